@@ -1,0 +1,1 @@
+"""What a Cloud TPU image needs: every requirement, once."""

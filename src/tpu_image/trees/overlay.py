@@ -1,0 +1,134 @@
+"""A plan in progress: a tree over another that keeps what was written and leaves the other untouched."""
+
+from __future__ import annotations
+
+import posixpath
+
+from tpu_image.trees.base import READ_LIMIT, Entry, Kind, NotAFileError, NotFoundError, Tree
+from tpu_image.trees.memory import Directory, File, Node, Symlink, entry_of
+
+
+class Overlay(Tree):
+    """What the base would be after the writes made here; ``written`` holds them by canonical path (None: removed)."""
+
+    def __init__(self, base: Tree) -> None:
+        super().__init__()
+        self.base = base
+        self.written: dict[str, Node | None] = {}
+
+    def lstat_canonical(self, path: str) -> Entry | None:
+        """Describe what was written at the path, or what the base has there."""
+        if path in self.written:
+            node = self.written[path]
+            return None if node is None else entry_of(node)
+        return self.base.lstat_canonical(path)
+
+    def read_canonical(self, path: str, limit: int) -> bytes:
+        """Read what was written at the path, or what the base has there."""
+        if path not in self.written:
+            return self.base.read_canonical(path, limit)
+        node = self.written[path]
+        if node is None:
+            raise NotFoundError(path)
+        if not isinstance(node, File):
+            raise NotAFileError(path, f"is a {entry_of(node).kind.value}, not a regular file")
+        return node.content
+
+    def list_canonical(self, path: str) -> list[str]:
+        """Names of the base's directory and of what was written into it, without what was removed."""
+        names = set(self.base.list_canonical(path))
+        for written, node in self.written.items():
+            if posixpath.dirname(written) == path and written != "/":
+                names.discard(posixpath.basename(written))
+                if node is not None:
+                    names.add(posixpath.basename(written))
+        return list(names)
+
+    def write(
+        self,
+        path: str,
+        content: str | bytes,
+        *,
+        mode: int | None = None,
+        owner: tuple[int, int] | None = None,
+    ) -> None:
+        """Give the file that the path leads to this content.
+
+        A file that exists keeps its mode and owner unless they are given; a new one is 0644, root's. Links
+        are followed, directories on the way are made.
+
+        Raises:
+            NotAFileError: something other than a regular file is there.
+        """
+        canonical = self.resolve(path)
+        entry = self.lstat_canonical(canonical)
+        if entry is not None and entry.kind is not Kind.FILE:
+            raise NotAFileError(path, f"is a {entry.kind.value}, not a regular file")
+        if mode is None:
+            mode = 0o644 if entry is None else entry.mode
+        if owner is None:
+            owner = (0, 0) if entry is None else (entry.uid, entry.gid)
+        data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+        self._make_parents(canonical)
+        self.written[canonical] = File(data, mode, *owner)
+
+    def symlink(self, path: str, target: str) -> None:
+        """Put a link at the path itself, in place of a file or link that is there.
+
+        Raises:
+            NotAFileError: a directory or device is there.
+        """
+        canonical = self.resolve(path, follow_last=False)
+        entry = self.lstat_canonical(canonical)
+        if entry is not None and entry.kind not in (Kind.FILE, Kind.SYMLINK):
+            raise NotAFileError(path, f"is a {entry.kind.value}, not a link")
+        self._make_parents(canonical)
+        self.written[canonical] = Symlink(target)
+        self._resolved_directories = {"/": "/"}
+
+    def make_directory(self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
+        """Have a directory at the path with this mode and owner, and those above it."""
+        canonical = self.resolve(path)
+        entry = self.lstat_canonical(canonical)
+        if entry is not None and entry.kind is not Kind.DIRECTORY:
+            raise NotAFileError(path, f"is a {entry.kind.value}, not a directory")
+        self._make_parents(canonical)
+        self.written[canonical] = Directory(mode, *owner)
+
+    def remove(self, path: str) -> None:
+        """Take away the file or link at the path itself; nothing happens where there is none."""
+        canonical = self.resolve(path, follow_last=False)
+        entry = self.lstat_canonical(canonical)
+        if entry is None:
+            return
+        if entry.kind is Kind.DIRECTORY:
+            raise NotAFileError(path, "is a directory; only files and links are removed")
+        self.written[canonical] = None
+        self._resolved_directories = {"/": "/"}
+
+    def _make_parents(self, canonical: str) -> None:
+        parent = posixpath.dirname(canonical)
+        entry = self.lstat_canonical(parent)
+        if entry is None:
+            self._make_parents(parent)
+            self.written[parent] = Directory()
+        elif entry.kind is not Kind.DIRECTORY:
+            raise NotAFileError(parent, f"is a {entry.kind.value}, not a directory")
+
+    def before(self, path: str) -> Node | None:
+        """What the base has at a canonical path; None where nothing is.
+
+        Raises:
+            NotAFileError: a device, socket or fifo is there.
+        """
+        entry = self.base.lstat_canonical(path)
+        if entry is None:
+            return None
+        if entry.kind is Kind.FILE:
+            content = self.base.read_canonical(path, READ_LIMIT)
+            return File(content, entry.mode, entry.uid, entry.gid)
+        if entry.kind is Kind.SYMLINK:
+            return Symlink(entry.target, entry.uid, entry.gid)
+        if entry.kind is Kind.DIRECTORY:
+            return Directory(entry.mode, entry.uid, entry.gid)
+        raise NotAFileError(path, f"is a {entry.kind.value}")
