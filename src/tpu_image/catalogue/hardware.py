@@ -1,7 +1,7 @@
 """TPU hardware: PCI ids, device nodes and machine types, each known here and nowhere else.
 
-Sources: the udev rules of the document (section "Associa i dispositivi TPU a VFIO") for v5p, v6e and TPU7x; the
-public clients jax (``hardware_utils.py``) and tpu-info for the other generations; the Compute Engine
+Sources: the udev rules of the document (section "Associa i dispositivi TPU a VFIO") for v5p, v6e and TPU7x;
+the public clients jax (``hardware_utils.py``) and tpu-info for the other generations; the Compute Engine
 pages on accelerator-optimised machine types for chips per machine.
 """
 
@@ -102,4 +102,4 @@ def identify(vendor: int, device: int, subsystem: int | None) -> Generation | No
         return None
     same_device = [g for g in GENERATIONS if g.device == device]
     exact = [g for g in same_device if g.subsystem == subsystem]
-    return (exact or same_device or [None])[0]
+    return next(iter(exact or same_device), None)

@@ -1,1 +1,1 @@
-"""report."""
+"""How verdicts are shown: text, JSON, JUnit, SARIF."""

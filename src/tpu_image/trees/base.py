@@ -70,7 +70,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """What lstat(2) tells of a path: ``mode`` holds the permission bits (0o7777) alone, ``size`` is in bytes."""
+    """What lstat(2) tells of a path: ``mode`` is the permission bits (0o7777) alone, ``size`` is in bytes."""
 
     kind: Kind
     mode: int
@@ -179,7 +179,7 @@ class Tree(ABC):
         return self.read_canonical(self.resolve(path), limit)
 
     def read_text(self, path: str, limit: int = READ_LIMIT) -> str:
-        """Read a file as UTF-8; bytes that are not come through as surrogates (PEP 383), so nothing is lost."""
+        """Read a file as UTF-8; bytes that are not come through as surrogates (PEP 383), none lost."""
         return self.read_bytes(path, limit).decode("utf-8", "surrogateescape")
 
     def read_text_if_present(self, path: str, limit: int = READ_LIMIT) -> str | None:

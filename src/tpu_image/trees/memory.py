@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from tpu_image.trees.base import Entry, Kind, NotAFileError, NotFoundError, TooLargeError, Tree, normalise
 
@@ -38,7 +37,7 @@ class Symlink:
     gid: int = 0
 
 
-Node = Union[File, Directory, Symlink]
+Node = File | Directory | Symlink
 """Everything that a change can leave at a path."""
 
 

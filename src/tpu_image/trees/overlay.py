@@ -9,7 +9,10 @@ from tpu_image.trees.memory import Directory, File, Node, Symlink, entry_of
 
 
 class Overlay(Tree):
-    """What the base would be after the writes made here; ``written`` holds them by canonical path (None: removed)."""
+    """What the base would be after the writes made here.
+
+    ``written`` holds them by canonical path; None stands for something removed.
+    """
 
     def __init__(self, base: Tree) -> None:
         super().__init__()
