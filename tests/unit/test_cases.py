@@ -5,15 +5,12 @@ Adding a case needs no code: see ``tests/case_trees.py`` for what ``case.yaml`` 
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import case_trees
+import pytest
 
 from tpu_image import catalogue
 from tpu_image.catalogue import readings
