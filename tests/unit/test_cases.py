@@ -9,9 +9,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import case_trees
 import pytest
 
+import case_trees
 from tpu_image import catalogue
 from tpu_image.catalogue import readings
 from tpu_image.catalogue.requirement import Verdict
