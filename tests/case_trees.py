@@ -1,7 +1,7 @@
 """Small trees written down as data: how a case folder becomes trees in memory.
 
-A tree is a folder of files, a list of entries in YAML, or both. ``case.yaml`` may hold, for the image (``tree``)
-and the running machine (``live``), a mapping of path to one of
+A tree is a folder of files, a list of entries in YAML, or both. ``case.yaml`` may hold, for the image
+(``tree``) and the running machine (``live``), a mapping of path to one of
 
     content            a regular file of that text, 0644
     {content, mode}    the same with a mode written in octal as text, e.g. '0600'
