@@ -10,6 +10,8 @@ A tree is a folder of files, a list of entries in YAML, or both. ``case.yaml`` m
     {append: text}     the file of the start, with this text after it
     {replace: {a: b}}  the file of the start, with a made b in it (which must occur)
     null               what the start has there is taken away
+
+``applied: true`` applies the catalogue's plan to the start, changed by ``before``, before ``tree`` is laid over it.
 """
 
 from __future__ import annotations
@@ -127,7 +129,7 @@ def load(folder: Path) -> tuple[dict[str, Any], Tree, Tree | None, Profile]:
     """A case's description, its image tree, its running machine if it has one, and its profile."""
     case = yaml.safe_load((folder / "case.yaml").read_text())
     profile = profile_of(case.get("profile", {}))
-    nodes = start(case["start"]) if "start" in case else {}
+    nodes = merge(start(case["start"]) if "start" in case else {}, case.get("before", {}))
     if case.get("applied"):
         nodes = applied(nodes, profile)
     tree = MemoryTree(merge(nodes | read_folder(folder / "tree"), case.get("tree", {})))
