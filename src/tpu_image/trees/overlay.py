@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import posixpath
 
-from tpu_image.trees.base import READ_LIMIT, Entry, Kind, NotAFileError, NotFoundError, Tree
+from tpu_image.trees.base import (
+    READ_LIMIT,
+    Entry,
+    Kind,
+    NotAFileError,
+    NotFoundError,
+    TooLargeError,
+    Tree,
+    TreeError,
+)
 from tpu_image.trees.memory import Directory, File, Node, Symlink, entry_of
 
 
@@ -18,34 +27,42 @@ class Overlay(Tree):
         super().__init__()
         self.base = base
         self.written: dict[str, Node | None] = {}
+        self._new_directories: set[str] = set()
 
     def lstat_canonical(self, path: str) -> Entry | None:
         """Describe what was written at the path, or what the base has there."""
         if path in self.written:
             node = self.written[path]
             return None if node is None else entry_of(node)
-        return self.base.lstat_canonical(path)
+        return None if self._in_new_directory(path) else self.base.lstat_canonical(path)
 
     def read_canonical(self, path: str, limit: int) -> bytes:
         """Read what was written at the path, or what the base has there."""
-        if path not in self.written:
+        if path not in self.written and not self._in_new_directory(path):
             return self.base.read_canonical(path, limit)
-        node = self.written[path]
+        node = self.written.get(path)
         if node is None:
             raise NotFoundError(path)
         if not isinstance(node, File):
             raise NotAFileError(path, f"is a {entry_of(node).kind.value}, not a regular file")
+        if len(node.content) > limit:
+            raise TooLargeError(path, f"is larger than {limit} bytes")
         return node.content
 
     def list_canonical(self, path: str) -> list[str]:
         """Names of the base's directory and of what was written into it, without what was removed."""
-        names = set(self.base.list_canonical(path))
+        new = path in self._new_directories or self._in_new_directory(path)
+        names = set() if new else set(self.base.list_canonical(path))
         for written, node in self.written.items():
             if posixpath.dirname(written) == path and written != "/":
                 names.discard(posixpath.basename(written))
                 if node is not None:
                     names.add(posixpath.basename(written))
         return list(names)
+
+    def _in_new_directory(self, path: str) -> bool:
+        """Whether a directory above was made here: the base, which may hold a link there, is not asked."""
+        return any(path.startswith(f"{directory}/") for directory in self._new_directories)
 
     def write(
         self,
@@ -62,6 +79,7 @@ class Overlay(Tree):
 
         Raises:
             NotAFileError: something other than a regular file is there.
+            NotFoundError, LinkLoopError: as :meth:`resolve` says.
         """
         canonical = self.resolve(path)
         entry = self.lstat_canonical(canonical)
@@ -80,14 +98,17 @@ class Overlay(Tree):
 
         Raises:
             NotAFileError: a directory or device is there.
+            TreeError: the target is empty, which no link can be.
         """
+        if not target:
+            raise TreeError(path, "cannot be a link to an empty path")
         canonical = self.resolve(path, follow_last=False)
         entry = self.lstat_canonical(canonical)
         if entry is not None and entry.kind not in (Kind.FILE, Kind.SYMLINK):
             raise NotAFileError(path, f"is a {entry.kind.value}, not a link")
         self._make_parents(canonical)
         self.written[canonical] = Symlink(target)
-        self._resolved_directories = {"/": "/"}
+        self._resolved_directories = {"/"}
 
     def make_directory(self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
         """Have a directory at the path with this mode and owner, and those above it."""
@@ -96,35 +117,50 @@ class Overlay(Tree):
         if entry is not None and entry.kind is not Kind.DIRECTORY:
             raise NotAFileError(path, f"is a {entry.kind.value}, not a directory")
         self._make_parents(canonical)
-        self.written[canonical] = Directory(mode, *owner)
+        self._put_directory(canonical, Directory(mode, *owner), new=entry is None)
 
     def remove(self, path: str) -> None:
-        """Take away the file or link at the path itself; nothing happens where there is none."""
-        canonical = self.resolve(path, follow_last=False)
+        """Take away the file or link at the path itself; nothing happens where there is none.
+
+        Raises:
+            NotAFileError: a directory or device is there.
+        """
+        try:
+            canonical = self.resolve(path, follow_last=False)
+        except NotFoundError:
+            return
         entry = self.lstat_canonical(canonical)
         if entry is None:
             return
-        if entry.kind is Kind.DIRECTORY:
-            raise NotAFileError(path, "is a directory; only files and links are removed")
+        if entry.kind not in (Kind.FILE, Kind.SYMLINK):
+            raise NotAFileError(path, f"is a {entry.kind.value}; only files and links are removed")
         self.written[canonical] = None
-        self._resolved_directories = {"/": "/"}
+        self._resolved_directories = {"/"}
 
     def _make_parents(self, canonical: str) -> None:
+        missing = []
         parent = posixpath.dirname(canonical)
-        entry = self.lstat_canonical(parent)
-        if entry is None:
-            self._make_parents(parent)
-            self.written[parent] = Directory()
-        elif entry.kind is not Kind.DIRECTORY:
+        while (entry := self.lstat_canonical(parent)) is None:
+            missing.append(parent)
+            parent = posixpath.dirname(parent)
+        if entry.kind is not Kind.DIRECTORY:
             raise NotAFileError(parent, f"is a {entry.kind.value}, not a directory")
+        for directory in reversed(missing):
+            self._put_directory(directory, Directory(), new=True)
+
+    def _put_directory(self, canonical: str, node: Directory, *, new: bool) -> None:
+        self.written[canonical] = node
+        if new:
+            self._new_directories.add(canonical)
 
     def before(self, path: str) -> Node | None:
         """What the base has at a canonical path; None where nothing is.
 
         Raises:
             NotAFileError: a device, socket or fifo is there.
+            NotReadableError, TooLargeError: the file there cannot be read whole.
         """
-        entry = self.base.lstat_canonical(path)
+        entry = None if self._in_new_directory(path) else self.base.lstat_canonical(path)
         if entry is None:
             return None
         if entry.kind is Kind.FILE:
@@ -134,4 +170,4 @@ class Overlay(Tree):
             return Symlink(entry.target, entry.uid, entry.gid)
         if entry.kind is Kind.DIRECTORY:
             return Directory(entry.mode, entry.uid, entry.gid)
-        raise NotAFileError(path, f"is a {entry.kind.value}")
+        raise NotAFileError(path, f"is a {entry.kind.value}; only files, links and directories are changed")
