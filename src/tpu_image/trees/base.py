@@ -20,6 +20,9 @@ READ_LIMIT = 16 * 1024 * 1024
 LINK_LIMIT = 40
 """Symbolic links followed in one resolution, as in Linux (``MAXSYMLINKS``, include/linux/namei.h)."""
 
+PATH_LIMIT = 4096
+"""Characters of a path at most, after and between links, as in Linux (``PATH_MAX``, include/uapi/linux/limits.h)."""
+
 NAMES_LIMIT = 200_000
 """Names that one directory may hold: more are refused, so that a hostile image cannot exhaust memory."""
 
@@ -116,7 +119,8 @@ class Tree(ABC):
 
         Raises:
             LinkLoopError: more than :data:`LINK_LIMIT` links stand on the way.
-            NotFoundError: ``..`` stands behind something that is no directory, as in ``/missing/../etc``.
+            NotFoundError: ``..`` stands behind something that is no directory, as in ``/missing/../etc``; a
+                link or the path is longer than :data:`PATH_LIMIT`.
         """
         head, name = posixpath.split(normalise_keeping_parents(path))
         if not follow_last and name not in ("", ".."):
@@ -134,6 +138,8 @@ class Tree(ABC):
                 done = posixpath.dirname(done) if part == ".." else done
                 continue
             candidate = posixpath.join(done, part)
+            if len(candidate) > PATH_LIMIT:
+                raise NotFoundError(path)
             if candidate in self._resolved_directories:
                 done = candidate
                 continue
@@ -145,15 +151,20 @@ class Tree(ABC):
                 links += 1
                 if links > LINK_LIMIT:
                     raise LinkLoopError(path)
-                if not entry.target:  # Linux makes no such link, and follows none that a file system holds
+                if not 0 < len(entry.target) < PATH_LIMIT:  # Linux makes no such link, and follows none
                     raise NotFoundError(path)
                 todo.extend(reversed(link_parts(entry.target)))
                 done = "/" if entry.target.startswith("/") else done
-            elif "." in todo or ".." in todo:
-                raise NotFoundError(path)
             else:
-                return posixpath.join(candidate, *reversed(todo)), None if todo else entry
+                return self._beyond(candidate, todo, path), None if todo else entry
         return done, None
+
+    def _beyond(self, candidate: str, todo: list[str], path: str) -> str:
+        """Keep the parts behind what is no directory: ``todo``, the last one first."""
+        beyond = posixpath.join(candidate, *reversed(todo))
+        if "." in todo or ".." in todo or len(beyond) > PATH_LIMIT:
+            raise NotFoundError(path)
+        return beyond
 
     def lstat(self, path: str) -> Entry | None:
         """Describe the entry at the path itself, be it a link; None where nothing is."""
@@ -233,3 +244,11 @@ def link_parts(target: str) -> list[str]:
     """Split a link's target into steps; a last ``/``, which asks for a directory, becomes a ``.``."""
     parts = [part for part in target.split("/") if part]
     return [*parts, "."] if target.endswith("/") else parts
+
+
+def parents(path: str) -> list[str]:
+    """Directories above a canonical path, innermost first, without the root: ``/a/b/c`` has /a/b and /a."""
+    above = []
+    while (path := posixpath.dirname(path)) != "/":
+        above.append(path)
+    return above

@@ -251,8 +251,10 @@ def encode_name(name: str) -> bytes:
     """Give the bytes of a name: UTF-8 whatever the locale, as for the text of the files that hold names.
 
     Raises:
-        ValueError: no file can have that name.
+        ValueError: no file can have that name, or it is ``..``, which no canonical path holds.
     """
+    if name == "..":
+        raise ValueError("'..' leads out of a directory")
     return name.encode("utf-8", "surrogateescape")
 
 

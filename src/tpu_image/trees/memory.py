@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tpu_image.trees.base import Entry, Kind, NotAFileError, NotFoundError, TooLargeError, Tree, normalise
@@ -80,6 +80,10 @@ class MemoryTree(Tree):
         self._nodes.update(dict.fromkeys(reversed(missing), Directory()))
         self._nodes[path] = node
         self._resolved_directories = {"/"}
+
+    def nodes(self) -> Iterator[tuple[str, Node]]:
+        """Every canonical path and what is there, the root included, in the order of placing."""
+        yield from self._nodes.items()
 
     def lstat_canonical(self, path: str) -> Entry | None:
         """Describe the node at the path."""

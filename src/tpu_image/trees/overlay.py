@@ -13,8 +13,12 @@ from tpu_image.trees.base import (
     TooLargeError,
     Tree,
     TreeError,
+    parents,
 )
 from tpu_image.trees.memory import Directory, File, Node, Symlink, entry_of
+
+NEW_DIRECTORIES_LIMIT = 64
+"""Directories made on the way to one path at most: a hostile link can name thousands."""
 
 
 class Overlay(Tree):
@@ -27,18 +31,18 @@ class Overlay(Tree):
         super().__init__()
         self.base = base
         self.written: dict[str, Node | None] = {}
-        self._new_directories: set[str] = set()
+        self._replaced: set[str] = set()
 
     def lstat_canonical(self, path: str) -> Entry | None:
         """Describe what was written at the path, or what the base has there."""
         if path in self.written:
             node = self.written[path]
             return None if node is None else entry_of(node)
-        return None if self._in_new_directory(path) else self.base.lstat_canonical(path)
+        return None if self._is_below_replaced(path) else self.base.lstat_canonical(path)
 
     def read_canonical(self, path: str, limit: int) -> bytes:
         """Read what was written at the path, or what the base has there."""
-        if path not in self.written and not self._in_new_directory(path):
+        if path not in self.written and not self._is_below_replaced(path):
             return self.base.read_canonical(path, limit)
         node = self.written.get(path)
         if node is None:
@@ -51,8 +55,8 @@ class Overlay(Tree):
 
     def list_canonical(self, path: str) -> list[str]:
         """Names of the base's directory and of what was written into it, without what was removed."""
-        new = path in self._new_directories or self._in_new_directory(path)
-        names = set() if new else set(self.base.list_canonical(path))
+        replaced = path in self._replaced or self._is_below_replaced(path)
+        names = set() if replaced else set(self.base.list_canonical(path))
         for written, node in self.written.items():
             if posixpath.dirname(written) == path and written != "/":
                 names.discard(posixpath.basename(written))
@@ -60,9 +64,9 @@ class Overlay(Tree):
                     names.add(posixpath.basename(written))
         return list(names)
 
-    def _in_new_directory(self, path: str) -> bool:
-        """Whether a directory above was made here: the base, which may hold a link there, is not asked."""
-        return any(path.startswith(f"{directory}/") for directory in self._new_directories)
+    def _is_below_replaced(self, path: str) -> bool:
+        """Whether the base cannot be asked: above, it may have a link where this tree has something else."""
+        return not self._replaced.isdisjoint(parents(path))
 
     def write(
         self,
@@ -91,7 +95,7 @@ class Overlay(Tree):
             owner = (0, 0) if entry is None else (entry.uid, entry.gid)
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         self._make_parents(canonical)
-        self.written[canonical] = File(data, mode, *owner)
+        self._put(canonical, File(data, mode, *owner))
 
     def symlink(self, path: str, target: str) -> None:
         """Put a link at the path itself, in place of a file or link that is there.
@@ -107,8 +111,7 @@ class Overlay(Tree):
         if entry is not None and entry.kind not in (Kind.FILE, Kind.SYMLINK):
             raise NotAFileError(path, f"is a {entry.kind.value}, not a link")
         self._make_parents(canonical)
-        self.written[canonical] = Symlink(target)
-        self._resolved_directories = {"/"}
+        self._put(canonical, Symlink(target))
 
     def make_directory(self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
         """Have a directory at the path with this mode and owner, and those above it."""
@@ -117,7 +120,7 @@ class Overlay(Tree):
         if entry is not None and entry.kind is not Kind.DIRECTORY:
             raise NotAFileError(path, f"is a {entry.kind.value}, not a directory")
         self._make_parents(canonical)
-        self._put_directory(canonical, Directory(mode, *owner), new=entry is None)
+        self._put(canonical, Directory(mode, *owner))
 
     def remove(self, path: str) -> None:
         """Take away the file or link at the path itself; nothing happens where there is none.
@@ -134,24 +137,29 @@ class Overlay(Tree):
             return
         if entry.kind not in (Kind.FILE, Kind.SYMLINK):
             raise NotAFileError(path, f"is a {entry.kind.value}; only files and links are removed")
-        self.written[canonical] = None
-        self._resolved_directories = {"/"}
+        self._put(canonical, None)
 
     def _make_parents(self, canonical: str) -> None:
-        missing = []
+        missing: list[str] = []
         parent = posixpath.dirname(canonical)
         while (entry := self.lstat_canonical(parent)) is None:
+            if len(missing) == NEW_DIRECTORIES_LIMIT:
+                raise TreeError(
+                    canonical, f"lies more than {NEW_DIRECTORIES_LIMIT} directories below any that exists"
+                )
             missing.append(parent)
             parent = posixpath.dirname(parent)
         if entry.kind is not Kind.DIRECTORY:
             raise NotAFileError(parent, f"is a {entry.kind.value}, not a directory")
         for directory in reversed(missing):
-            self._put_directory(directory, Directory(), new=True)
+            self._put(directory, Directory())
 
-    def _put_directory(self, canonical: str, node: Directory, *, new: bool) -> None:
+    def _put(self, canonical: str, node: Node | None) -> None:
+        entry = self.lstat_canonical(canonical)
+        if entry is None or entry.kind is not Kind.DIRECTORY:
+            self._replaced.add(canonical)
         self.written[canonical] = node
-        if new:
-            self._new_directories.add(canonical)
+        self._resolved_directories = {"/"}
 
     def before(self, path: str) -> Node | None:
         """What the base has at a canonical path; None where nothing is.
@@ -160,7 +168,7 @@ class Overlay(Tree):
             NotAFileError: a device, socket or fifo is there.
             NotReadableError, TooLargeError: the file there cannot be read whole.
         """
-        entry = None if self._in_new_directory(path) else self.base.lstat_canonical(path)
+        entry = None if self._is_below_replaced(path) else self.base.lstat_canonical(path)
         if entry is None:
             return None
         if entry.kind is Kind.FILE:
