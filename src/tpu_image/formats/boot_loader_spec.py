@@ -1,7 +1,7 @@
 """Boot entries by the Boot Loader Specification: ``/boot/loader/entries/*.conf``.
 
-Source: the UAPI Group's Boot Loader Specification, "Type #1 Boot Loader Specification Entries"; GRUB as Fedora
-builds it replaces ``$name`` in ``options`` by variables, ``$kernelopts`` among them.
+Source: the UAPI Group's Boot Loader Specification, "Type #1 Boot Loader Specification Entries". GRUB as
+Fedora builds it replaces ``$name`` in ``options`` by variables, ``$kernelopts`` among them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """grub.cfg: menu entries, the kernel lines in them, and which entry boots.
 
-Sources: the GRUB manual ("menuentry", "submenu", "linux", "default"); grub-core/normal/menu.c for how ``default``
-is looked up. A line that loads memtest or another program of its own is no kernel line. Kernels that Xen loads as
-modules are not looked at: a TPU machine is no Xen host.
+Sources: the GRUB manual ("menuentry", "submenu", "linux", "default"); grub-core/normal/menu.c for how
+``default`` is looked up. A line that loads memtest or another program of its own is no kernel line. Kernels
+that Xen loads as modules are not looked at: a TPU machine is no Xen host.
 """
 
 from __future__ import annotations

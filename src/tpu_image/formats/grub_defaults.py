@@ -6,12 +6,13 @@ Debian 12 for the order in which the variables come together on a ``linux`` line
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from tpu_image.formats import FormatError
-from tpu_image.formats.grub_script import kernel_text, words_of
+from tpu_image.formats.grub_script import GrubWord, kernel_text, scan
 from tpu_image.formats.shell_assignments import ShellFile, Value, Variables, evaluate
 
 LINUX = "GRUB_CMDLINE_LINUX"
@@ -73,10 +74,9 @@ class GrubDefaults:
     def deciding(self, name: str) -> tuple[str, int]:
         """The file and line that give a variable its value last; an empty path where none does."""
         for file in reversed(self.files):
-            for statement in reversed(file.statements):
-                names = {statement.name} if hasattr(statement, "name") else statement.names
-                if names is None or name in names:
-                    return file.path, getattr(statement, "line", 0)
+            statement = file.last_touching(name)
+            if statement is not None:
+                return file.path, statement.line
         return "", 0
 
 
@@ -86,4 +86,5 @@ def kernel_view(text: str) -> str:
     Raises:
         FormatError: GRUB cannot read the text.
     """
-    return kernel_text([argument for word in words_of(text) for argument in word.expand({})])
+    words = itertools.takewhile(lambda item: isinstance(item, GrubWord), scan(text))
+    return kernel_text([a for word in words if isinstance(word, GrubWord) for a in word.expand({})])

@@ -1,7 +1,7 @@
 """GRUB's environment block: ``grubenv``, a file of fixed size that GRUB itself can write.
 
-Source: the GRUB manual, "The GRUB environment block"; grub-core/lib/envblk.c: a first line, ``name=value`` lines in
-which a backslash keeps the character behind it (a newline too), and ``#`` up to the end of the block.
+Source: the GRUB manual, "The GRUB environment block"; grub-core/lib/envblk.c: a first line, ``name=value``
+lines in which a backslash keeps the character behind it (a newline too), and ``#`` up to the block's end.
 """
 
 from __future__ import annotations

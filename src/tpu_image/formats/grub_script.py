@@ -1,8 +1,8 @@
 """GRUB's own script language: words, commands and the arguments that a command gets.
 
-Source: the GRUB manual, "Shell-like scripting"; grub-core/script/yylex.l and execute.c for what is not said there:
-an unquoted variable is split at blanks, an unset one is empty; grub-core/lib/cmdline.c for how the arguments of
-``linux`` become the kernel's command line.
+Sources: the GRUB manual, "Shell-like scripting"; grub-core/script/yylex.l and execute.c for what is not said
+there: an unquoted variable is split at blanks, an unset one is empty; grub-core/lib/cmdline.c for how the
+arguments of ``linux`` become the kernel's command line.
 """
 
 from __future__ import annotations

@@ -115,15 +115,17 @@ class ShellFile:
         """Every assignment, in order."""
         return tuple(s for s in self.statements if isinstance(s, Assignment))
 
+    def last_touching(self, name: str) -> Statement | None:
+        """The last statement that may change a variable; None where none does."""
+        for statement in reversed(self.statements):
+            names = {statement.name} if isinstance(statement, Assignment) else statement.names
+            if names is None or name in names:
+                return statement
+        return None
+
     def touches(self, name: str) -> bool:
         """Whether the file may change a variable."""
-        for statement in self.statements:
-            if isinstance(statement, Assignment):
-                if statement.name == name:
-                    return True
-            elif statement.names is None or name in statement.names:
-                return True
-        return False
+        return self.last_touching(name) is not None
 
     def with_value(self, assignment: Assignment, value: str) -> ShellFile:
         """Give the file with another value for one assignment, in its old quotes where they can hold it."""

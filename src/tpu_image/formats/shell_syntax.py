@@ -33,6 +33,8 @@ class Assignment:
 class Unset:
     """``unset name``."""
 
+    path: str
+    line: int
     names: frozenset[str]
 
 
@@ -327,7 +329,7 @@ class _Parser:
             plain = frozenset(_NAME.findall(" ".join(names)))
             self.disturb(line, "unset", None if any("$" in name or "`" in name for name in names) else plain)
         else:
-            self.statements.append(Unset(names))
+            self.statements.append(Unset(self.path, line, names))
 
     def fill(self, name: str, arguments: list[Token], line: int) -> None:
         """Record a builtin that sets the variables it is given the names of."""
