@@ -138,12 +138,19 @@ def _fault(tree: Tree, program: Program) -> str:
     )
 
 
-def bindings(tree: Tree, rules: Rules, profile: Profile) -> list[Binding]:
+def bindings(tree: Tree, profile: Profile) -> list[Binding]:
     """Judge the `add` event of a function of each VFIO generation of a profile."""
-    return [_binding(tree, rules, generation) for generation in vfio_generations(profile)]
+    rules = load_rules(tree, profile)
+    found = []
+    for generation in vfio_generations(profile):
+        known = tree.derived.get((bindings, generation, profile.architecture))
+        binding = known if isinstance(known, Binding) else _binding(tree, rules, generation)
+        tree.derived[bindings, generation, profile.architecture] = binding
+        found.append(binding)
+    return found
 
 
 def running_scripts(tree: Tree, profile: Profile) -> list[str]:
     """Give the paths of the scripts that bind an added function of every VFIO generation of a profile."""
-    found = [{p.path for p in b.bound} for b in bindings(tree, load_rules(tree, profile), profile)]
+    found = [{program.path for program in binding.bound} for binding in bindings(tree, profile)]
     return sorted(set.intersection(*found)) if found else []

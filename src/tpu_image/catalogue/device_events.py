@@ -16,6 +16,7 @@ from tpu_image.formats.udev_event import evaluate
 from tpu_image.formats.udev_model import Device, Machine, Outcome, Truth
 from tpu_image.formats.udev_rules import Finding, RulesFile, Severity, lint, parse
 from tpu_image.trees.base import Kind, Tree
+from tpu_image.trees.overlay import Overlay
 
 RULES_DIRECTORIES = (
     "/etc/udev/rules.d",
@@ -60,16 +61,10 @@ class Rules:
 
 def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:
     """Read the rules of a tree; ``marked`` says whether the groups of TPUs are marked (:data:`MARKS`)."""
-    by_name: dict[str, str] = {}
-    for directory in RULES_DIRECTORIES:
-        for name in tree.names(directory, "*.rules"):
-            by_name.setdefault(name, f"{directory}/{name}")
-    files = []
-    for _, path in sorted(by_name.items()):
-        entry = tree.stat(path)
-        # A link to /dev/null or an empty file only masks.
-        if entry is not None and entry.kind is Kind.FILE and entry.size:
-            files.append((path, parse(tree.read_text(path, RULES_LIMIT))))
+    key = (load_rules, profile.architecture, marked)
+    known = tree.derived.get(key)
+    if isinstance(known, Rules):
+        return known
 
     def exists(path: str) -> Truth:
         if path.startswith(MARKS + "/"):
@@ -83,7 +78,31 @@ def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:
         groups=_names(tree, "/etc/group"),
         systemd=systemd_version(tree),
     )
-    return Rules(tuple(files), machine)
+    rules = Rules(_rules_files(tree), machine)
+    tree.derived[key] = rules
+    return rules
+
+
+def _rules_files(tree: Tree) -> tuple[tuple[str, RulesFile], ...]:
+    by_name: dict[str, str] = {}
+    for directory in RULES_DIRECTORIES:
+        for name in tree.names(directory, "*.rules"):
+            by_name.setdefault(name, f"{directory}/{name}")
+    parsed = ((path, _rules_file(tree, tree.resolve(path))) for _, path in sorted(by_name.items()))
+    return tuple((path, file) for path, file in parsed if file is not None)
+
+
+def _rules_file(tree: Tree, path: str) -> RulesFile | None:
+    """Parse the file at a path without links; None where it only masks, being empty or no file."""
+    if isinstance(tree, Overlay) and path not in tree.written:
+        return _rules_file(tree.base, path)  # read once, however often the plan changes
+    key = (_rules_file, path)
+    if key not in tree.derived:
+        entry = tree.lstat_canonical(path)
+        readable = entry is not None and entry.kind is Kind.FILE and entry.size > 0
+        tree.derived[key] = parse(tree.read_text(path, RULES_LIMIT)) if readable else None
+    known = tree.derived[key]
+    return known if isinstance(known, RulesFile) else None
 
 
 def _names(tree: Tree, path: str) -> frozenset[str]:

@@ -172,26 +172,23 @@ class _NodeAccess(Requirement):
         if profile.device_group:
             valid_group(profile)
             ensure_group(overlay, profile.device_group)
-        if self.inspect(overlay, profile).status is Status.PASS:
-            return
-        self._add_commas(overlay, profile)
+        verdict = self.inspect(overlay, profile)
+        if verdict.status is Status.WARN:
+            _add_commas(overlay, verdict)
+            verdict = self.inspect(overlay, profile)
         contents = [render_rules(profile), render_rules(profile, ":=")]
-        status = self.inspect(overlay, profile).status
-        if status is Status.PASS or (status is Status.WARN and _stands(overlay, contents)):
+        if verdict.status is Status.PASS or (verdict.status is Status.WARN and _stands(overlay, contents)):
             return
         for content in contents:
             put_rules(overlay, RULES_FILE, content, "")
             if self.inspect(overlay, profile).status is not Status.FAIL:
                 return
 
-    def _add_commas(self, overlay: Overlay, profile: Profile) -> None:
-        """Put missing commas into the administrator's files that open the nodes."""
-        for path in {
-            e.path for e in self.inspect(overlay, profile).evidence if e.path.startswith("/etc/udev/")
-        }:
-            text = overlay.read_text_if_present(path)
-            if text is not None:
-                put(overlay, path, with_missing_commas(parse(text)))
+
+def _add_commas(overlay: Overlay, verdict: Verdict) -> None:
+    """Put missing commas into the administrator's files that open the nodes."""
+    for path in {item.path for item in verdict.evidence if item.path.startswith("/etc/udev/")}:
+        put(overlay, path, with_missing_commas(parse(overlay.read_text(path))))
 
 
 def _stands(overlay: Overlay, contents: list[str]) -> bool:

@@ -5,7 +5,7 @@ Source: section "Associa i dispositivi TPU a VFIO" of the document (R2, R3).
 
 from __future__ import annotations
 
-from tpu_image.catalogue import vfio_modules
+from tpu_image.catalogue import vfio_live, vfio_modules
 from tpu_image.catalogue.bind_script import (
     INTERRUPTS_STEP,
     LOAD_STEP,
@@ -66,7 +66,7 @@ class BindRules(Requirement):
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Evaluate the `add` event of a function of each generation, with no driver and on vfio-pci."""
         rules = load_rules(tree, profile)
-        judged = bindings(tree, rules, profile)
+        judged = bindings(tree, profile)
         unbound = [binding for binding in judged if not binding.bound]
         if unbound:
             return self._unbound(rules, unbound)
@@ -166,7 +166,7 @@ class BindScript(Requirement):
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Judge the scripts that are run; without rules, the one where the document puts it."""
-        judged = bindings(tree, load_rules(tree, profile), profile)
+        judged = bindings(tree, profile)
         running = {program.path for binding in judged for program in binding.bound}
         broken = [(program.path, fault) for binding in judged for program, fault in binding.faults]
         if not running and broken:
@@ -216,4 +216,11 @@ def _done_elsewhere(tree: Tree, profile: Profile, step: str) -> bool:
     return step == NODE_STEP and opens_group_nodes(tree, profile, marked=False)
 
 
-REQUIREMENTS: tuple[Requirement, ...] = (BindRules(), BindScript())
+REQUIREMENTS: tuple[Requirement, ...] = (
+    vfio_modules.VfioModules(),
+    vfio_modules.UnsafeInterrupts(),
+    BindRules(),
+    BindScript(),
+    vfio_live.MachineDevices(),
+    vfio_live.MachineInterrupts(),
+)

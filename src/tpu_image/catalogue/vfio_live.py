@@ -101,7 +101,9 @@ class MachineDevices(Requirement):
             return self._failed(found, list(dict.fromkeys(faults)))
         split = [g for g, count in _counts(found).items() if count % g.functions_per_chip]
         if split:
-            message = f"{_summary(found)}: a {split[0].name} chip has {split[0].functions_per_chip} functions"
+            message = (
+                f"{_summary(found)}: a {_title(split[0])} chip has {split[0].functions_per_chip} functions"
+            )
             return self.warned(
                 message, remedy="stop and start the VM; if it stays so, tell Google Cloud support"
             )
@@ -128,8 +130,12 @@ def _summary(found: list[Function]) -> str:
     for generation, count in _counts(found).items():
         chips, per_chip = count // generation.functions_per_chip, generation.functions_per_chip
         functions_too = f" ({count} functions)" if per_chip > 1 else ""
-        parts.append(f"{chips} {generation.name} chip{'' if chips == 1 else 's'}{functions_too}")
+        parts.append(f"{chips} {_title(generation)} chip{'' if chips == 1 else 's'}{functions_too}")
     return ", ".join(parts)
+
+
+def _title(generation: Generation) -> str:
+    return generation.name.replace("tpu", "TPU")
 
 
 class _Access:
@@ -240,6 +246,3 @@ class MachineInterrupts(Requirement):
         if not is_true(value):
             return self.failed(f"{PARAMETER} is {value}", Evidence(path, found=value, expected="Y"))
         return self.passed(f"{PARAMETER} is {value}", Evidence(path, found=value))
-
-
-REQUIREMENTS: tuple[Requirement, ...] = (MachineDevices(), MachineInterrupts())

@@ -14,6 +14,7 @@ from tpu_image.catalogue.binding import running_scripts
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats.modprobe import (
     Directive,
+    canonical,
     directives,
     is_true,
     last_parameter,
@@ -23,7 +24,7 @@ from tpu_image.formats.modprobe import (
 from tpu_image.trees.base import NotFoundError, Tree
 from tpu_image.trees.overlay import Overlay
 
-MODULES = ("vfio_pci", "vfio_iommu_type1")
+MODULES = ("vfio-pci", "vfio_iommu_type1")
 MODPROBE_FILE = "/etc/modprobe.d/tpu-image.conf"
 MODULES_LOAD_FILE = "/etc/modules-load.d/tpu-image.conf"
 PARAMETER = "allow_unsafe_interrupts"
@@ -71,10 +72,8 @@ def is_builtin(tree: Tree, release: str, module: str) -> bool:
 
 
 def _is_installed(tree: Tree, release: str, module: str) -> bool:
-    path = module_path(_module_list(tree, release, "modules.dep"), module)
-    if path is not None:
-        return tree.is_file(path if path.startswith("/") else f"/lib/modules/{release}/{path}")
-    return is_builtin(tree, release, module)
+    listed = module_path(_module_list(tree, release, "modules.dep"), module)
+    return listed is not None or is_builtin(tree, release, module)
 
 
 class VfioModules(Requirement):
@@ -109,7 +108,7 @@ class VfioModules(Requirement):
         if barred:
             remedy = f"remove line {barred[0].line} of {barred[0].path}"
             return self.failed(f"{barred[0].path} keeps modules from loading", *barred, remedy=remedy)
-        loaded = set(loaded_at_boot(tree))
+        loaded = loaded_at_boot(tree)
         waiting = [
             module for module in MODULES if module not in loaded and not _everywhere(tree, releases, module)
         ]
@@ -123,27 +122,24 @@ class VfioModules(Requirement):
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Have systemd load the modules."""
         del profile
-        if set(MODULES) - set(loaded_at_boot(overlay)):
-            overlay.write(
-                MODULES_LOAD_FILE, "# Cloud TPU: written by tpu-image.\nvfio-pci\nvfio_iommu_type1\n"
-            )
+        if loaded_at_boot(overlay) != set(MODULES):
+            overlay.write(MODULES_LOAD_FILE, "\n".join(["# Cloud TPU: written by tpu-image.", *MODULES, ""]))
 
 
 def _everywhere(tree: Tree, releases: list[str], module: str) -> bool:
     return all(is_builtin(tree, release, module) for release in releases)
 
 
-def loaded_at_boot(tree: Tree) -> Iterator[str]:
-    """Give the modules that modules-load.d names."""
-    for _, text in _configuration(tree, "modules-load.d"):
-        for _, module in loaded_modules(text):
-            yield module
+def loaded_at_boot(tree: Tree) -> set[str]:
+    """Give those of :data:`MODULES` that modules-load.d names."""
+    named = {name for _, text in _configuration(tree, "modules-load.d") for _, name in loaded_modules(text)}
+    return {module for module in MODULES if canonical(module) in named}
 
 
 def _barred(tree: Tree) -> Iterator[Evidence]:
     """Find what keeps one of the modules from being loaded."""
     for path, directive in _modprobe_directives(tree):
-        if directive.module not in MODULES:
+        if directive.module not in map(canonical, MODULES):
             continue
         program = (directive.rest.split() or [""])[0].rpartition("/")[2]
         if directive.command == "blacklist" or (directive.command == "install" and program in _NO_PROGRAM):
@@ -220,6 +216,3 @@ def every_entry_has(tree: Tree, parameter: str) -> bool:
     ]
     values = (last_parameter(" ".join(words[2:]), parameter) for words in lines)
     return bool(lines) and all(value is not None and is_true(value) for value in values)
-
-
-REQUIREMENTS: tuple[Requirement, ...] = (VfioModules(), UnsafeInterrupts())

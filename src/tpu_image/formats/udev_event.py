@@ -14,11 +14,23 @@ from tpu_image.formats import FormatError
 from tpu_image.formats.udev_model import Assignment, Command, Device, Machine, Outcome, Truth
 from tpu_image.formats.udev_rules import Rule, RulesFile, is_unknown_name
 from tpu_image.formats.udev_substitution import LINE_LIMIT, NAME_LIMIT, PATH_LIMIT, EventValues, TooLongError
-from tpu_image.formats.udev_tokens import JUMPS, NAMES, NODE, PARENT_KEYS, UPDATES, Token, parse_mode
+from tpu_image.formats.udev_tokens import (
+    FIXED_KEYS,
+    JUMPS,
+    NAMES,
+    NODE,
+    PARENT_KEYS,
+    UPDATES,
+    Token,
+    parse_mode,
+)
 from tpu_image.formats.udev_values import Budget, OverspentError, pattern
 
 STEP_LIMIT = 300_000
 """Comparisons of one evaluation; the rules of a real system take some thousand."""
+
+
+_EVENTS_KEPT = 64
 
 
 def evaluate(
@@ -46,32 +58,52 @@ class _Event(EventValues):
         super().__init__(device, action, Budget(STEP_LIMIT))
         self.machine = machine
         self.run_final: Truth = False
+        self.guarded: dict[tuple[str, str, str, str], bool] = {}
+        self.fixed = {
+            "ACTION": action,
+            "DEVPATH": device.devpath,
+            "KERNEL": device.kernel,
+            "SUBSYSTEM": device.subsystem,
+            "DRIVER": device.driver,
+        }
         self.useful = UPDATES | JUMPS
         if action != "remove":
             self.useful |= (NODE if device.node else 0) | (NAMES if "IFINDEX" in device.properties else 0)
 
     def apply_file(self, path: str, file: RulesFile) -> None:
         """Apply the rules of one file in turn, following its GOTOs."""
-        index, doubtful_until, region_doubt = 0, 0, ""
-        while index < len(file.rules):
+        resume_at, doubtful_until, region_doubt = 0, 0, ""
+        for index in self._passing(file):
+            if index < resume_at:
+                continue
             rule = file.rules[index]
-            self.budget.spend(1)
             if file.error and rule.last_line >= file.error_line:
                 return
             region = region_doubt if index < doubtful_until else file.error
             taken = self._apply_rule(path, rule, region)
-            index += 1
             if taken is None or rule.target is None:
                 continue
             if not taken:
-                index = rule.target
+                resume_at = rule.target
             elif rule.target > doubtful_until:
                 doubtful_until, region_doubt = rule.target, taken
 
+    def _passing(self, file: RulesFile) -> list[int]:
+        """Give the rules that what an event never changes lets through; the rest need no second look."""
+        key = (self.useful, *self.fixed.values())
+        if key not in file.passing:
+            if len(file.passing) >= _EVENTS_KEPT:
+                file.passing.clear()
+            self.budget.spend(len(file.rules))
+            file.passing[key] = [
+                index
+                for index, rule in enumerate(file.rules)
+                if not rule.error and rule.effects & self.useful and self._passes_guards(rule)
+            ]
+        return file.passing[key]
+
     def _apply_rule(self, path: str, rule: Rule, doubt: str) -> str | None:
         """Apply one rule; answer None where it does not apply, otherwise what it depends on, or empty."""
-        if rule.error or not rule.effects & self.useful:
-            return None
         if rule.since > self.machine.systemd:
             if self.machine.systemd:
                 return None
@@ -122,6 +154,19 @@ class _Event(EventValues):
 
     # Comparisons
 
+    def _passes_guards(self, rule: Rule) -> bool:
+        """Whether what an event never changes is as the rule asks; each comparison is made once."""
+        for guard in rule.guards:
+            passes = self.guarded.get(guard)
+            if passes is None:
+                key, operator, value, prefix = guard
+                wanted = pattern(value, key, ignore_case="i" in prefix)
+                admitted = wanted.admits(self.fixed[key], self.budget) is not wanted.negated
+                passes = self.guarded[guard] = admitted is (operator == "==")
+            if not passes:
+                return False
+        return True
+
     def _compare(self, token: Token, text: str | None) -> Truth:
         """Compare a value, None where it is not known, with what a token asks for."""
         if text is None:
@@ -145,20 +190,12 @@ class _Event(EventValues):
         except TooLongError:
             return False
 
-    def _condition(self, token: Token) -> Truth:  # noqa: C901, PLR0912 - one branch a key
+    def _condition(self, token: Token) -> Truth:
         key = token.key
-        if key == "ACTION":
-            return self._compare(token, self.action)
-        if key == "SUBSYSTEM":
-            return self._compare(token, self.device.subsystem)
-        if key == "KERNEL":
-            return self._compare(token, self.device.kernel)
+        if key in FIXED_KEYS:
+            return True  # a guard that passed
         if key == "ENV":
             return self._compare(token, self.property(token.attribute or ""))
-        if key == "DEVPATH":
-            return self._compare(token, self.device.devpath)
-        if key == "DRIVER":
-            return self._compare(token, self.device.driver)
         if key == "ATTR":
             return self._compare_attribute(token, self.device)
         if key == "TAG":

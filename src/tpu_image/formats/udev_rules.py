@@ -14,10 +14,9 @@ import enum
 import functools
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from tpu_image.formats.udev_tokens import LABELS, Token, complaints, judge
+from tpu_image.formats.udev_tokens import FIXED_KEYS, LABELS, Token, complaints, judge
 
 WHITESPACE = " \t\n\r"
 LINE_LIMIT = 16384
@@ -44,14 +43,6 @@ class Finding:
     reason: str
 
 
-class Segment(NamedTuple):
-    """Where a piece of a rule's joined text, from its offset ``start`` on, stands in the file."""
-
-    start: int
-    origin: int
-    line: int
-
-
 @dataclass(slots=True)
 class Rule:
     """One rule: the physical lines ``line`` to ``last_line``, joined into ``text``."""
@@ -59,7 +50,8 @@ class Rule:
     line: int
     last_line: int
     text: str
-    segments: list[Segment]
+    segments: list[tuple[int, int, int]]
+    """Offset in ``text``, offset in the file and line of each piece that was joined."""
     tokens: list[Token]
     """As they are written."""
     ordered: list[Token]
@@ -68,6 +60,8 @@ class Rule:
     """Why udev ignores the line; empty when it does not."""
     effects: int = 0
     """Union of the effects of the tokens; see :mod:`tpu_image.formats.udev_tokens`."""
+    guards: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """Key, operator, value and prefix of each comparison with what an event never changes."""
     since: int = 0
     """systemd version that first takes every token; 0 where all do."""
     goto: str = ""
@@ -77,15 +71,15 @@ class Rule:
 
     def file_offset(self, offset: int) -> int:
         """Translate an offset into ``text`` to one into the file."""
-        segment = self._segment(offset)
-        return segment.origin + offset - segment.start
+        start, origin, _ = self._segment(offset)
+        return origin + offset - start
 
     def line_of(self, token: Token) -> int:
         """Give the physical line, from 1, on which a token begins."""
-        return self._segment(token.start).line
+        return self._segment(token.start)[2]
 
-    def _segment(self, offset: int) -> Segment:
-        return next(segment for segment in reversed(self.segments) if segment.start <= offset)
+    def _segment(self, offset: int) -> tuple[int, int, int]:
+        return next(segment for segment in reversed(self.segments) if segment[0] <= offset)
 
 
 @dataclass(frozen=True)
@@ -104,6 +98,8 @@ class RulesFile:
     rules: tuple[Rule, ...]
     error: str = ""
     error_line: int = 0
+    passing: dict[object, list[int]] = field(default_factory=dict, compare=False, repr=False)
+    """Rules, by index, that pass their guards in an event already seen: for whoever evaluates them."""
 
     def render(self) -> str:
         """Give the text of the file, the same bytes that were parsed."""
@@ -123,30 +119,26 @@ def parse(text: str) -> RulesFile:
             error, error_line = f"a line of {LINE_LIMIT} bytes or more: udev stops reading the file", number
         while start < stop and text[start] in WHITESPACE:
             start += 1
-        if text.startswith("#", start, stop):
-            if pending is None:
-                items.append(Item(text[item_start:following]))
-                item_start = following
-            continue
-        if pending is None and start == stop:
+        comment = text.startswith("#", start, stop)
+        if pending is None and (comment or start == stop):
             items.append(Item(text[item_start:following]))
             item_start = following
-            continue
+        if comment or item_start == following:
+            continue  # a comment inside a continued rule is not part of it
         continued = stop > start and text[stop - 1] == "\\"
         piece = text[start : stop - 1] if continued else text[start:stop]
         if pending is None:
-            pending = Rule(number, number, piece, [Segment(0, start, number)], [], [])
+            pending = Rule(number, number, piece, [(0, start, number)], [], [])
         else:
-            pending.segments.append(Segment(len(pending.text), start, number))
+            pending.segments.append((len(pending.text), start, number))
             if len(pending.text) < LINE_LIMIT:  # more is not read: the rule is void by then
                 pending.text += piece
             pending.last_line = number
         if not continued:
             items.append(Item(text[item_start:following], _completed(pending)))
             item_start, pending = following, None
-    if item_start < len(text):
-        if pending is not None:
-            pending.error = "the file ends inside a continued line"
+    if pending is not None:
+        pending.error = "the file ends inside a continued line"
         items.append(Item(text[item_start:], pending))
     rules = tuple(item.rule for item in items if item.rule is not None)
     _resolve_gotos(rules)
@@ -236,6 +228,8 @@ def _read_tokens(rule: Rule) -> str:
 def _note_effects(rule: Rule, token: Token) -> None:
     rule.effects |= token.effect
     rule.since = max(rule.since, token.since)
+    if token.key in FIXED_KEYS:
+        rule.guards.append((token.key, token.operator, token.value, token.prefix))
     if token.key == "GOTO" and not rule.goto:
         rule.goto = token.value
     elif token.effect == LABELS:
@@ -247,7 +241,7 @@ def _unreadable(text: str, position: int) -> str:
     shown = rest if len(rest) <= 40 else rest[:40] + "…"
     if rest.startswith("#"):
         return f"a comment cannot follow a rule on its line: {shown}"
-    if rest.count('"') % 2:
+    if rest.replace('\\"', "").count('"') % 2:
         return f"a closing quotation mark is missing in: {shown}"
     return f'not KEY, operator and "value": {shown}'
 

@@ -58,46 +58,53 @@ class _Use:
     """What a key takes. ``attribute``: True where it must have one, False where it must not, None else."""
 
     attribute: bool | None
-    operators: str
+    operators: frozenset[str]
     match_order: int = -1
     assign_order: int = -1
     effect: int = 0
-    lenient: str = ""
+    lenient: frozenset[str] = frozenset()
     """Operators that udev reads as ``=`` with a warning."""
 
 
-_COMPARE = "== !="
+def _operators(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_COMPARE = _operators("== !=")
 _KEYS: dict[str, _Use] = {
     "ACTION": _Use(False, _COMPARE, 0),
     "DEVPATH": _Use(False, _COMPARE, 1),
     "KERNEL": _Use(False, _COMPARE, 2),
-    "SYMLINK": _Use(False, "== != = += := -=", 3, 43, NODE),
-    "NAME": _Use(False, "== != = := +=", 4, 42, NAMES, lenient="+="),
-    "ENV": _Use(True, "== != = += :=", 5, 41, UPDATES, lenient=":="),
+    "SYMLINK": _Use(False, _operators("== != = += := -="), 3, 43, NODE),
+    "NAME": _Use(False, _operators("== != = := +="), 4, 42, NAMES, lenient=_operators("+=")),
+    "ENV": _Use(True, _operators("== != = += :="), 5, 41, UPDATES, lenient=_operators(":=")),
     "CONST": _Use(True, _COMPARE, 6),
-    "TAG": _Use(False, "== != = += -= :=", 7, 38, UPDATES, lenient=":="),
+    "TAG": _Use(False, _operators("== != = += -= :="), 7, 38, UPDATES, lenient=_operators(":=")),
     "SUBSYSTEM": _Use(False, _COMPARE, 8),
     "DRIVER": _Use(False, _COMPARE, 9),
-    "ATTR": _Use(True, "== != = += :=", 10, 44, UPDATES, lenient="+= :="),
-    "SYSCTL": _Use(True, "== != = += :=", 11, 45, UPDATES, lenient="+= :="),
+    "ATTR": _Use(True, _operators("== != = += :="), 10, 44, UPDATES, lenient=_operators("+= :=")),
+    "SYSCTL": _Use(True, _operators("== != = += :="), 11, 45, UPDATES, lenient=_operators("+= :=")),
     "KERNELS": _Use(False, _COMPARE, 12),
     "SUBSYSTEMS": _Use(False, _COMPARE, 13),
     "DRIVERS": _Use(False, _COMPARE, 14),
     "ATTRS": _Use(True, _COMPARE, 15),
     "TAGS": _Use(False, _COMPARE, 16),
     "TEST": _Use(None, _COMPARE, 17),
-    "PROGRAM": _Use(False, "== != = += :=", 18, 18, UPDATES),
-    "IMPORT": _Use(True, "== != = += :=", 19, 19, UPDATES),
+    "PROGRAM": _Use(False, _operators("== != = += :="), 18, 18, UPDATES),
+    "IMPORT": _Use(True, _operators("== != = += :="), 19, 19, UPDATES),
     "RESULT": _Use(False, _COMPARE, 25),
-    "OPTIONS": _Use(False, "= += :=", -1, 26, UPDATES),
-    "OWNER": _Use(False, "= := +=", -1, 32, NODE, lenient="+="),
-    "GROUP": _Use(False, "= := +=", -1, 33, NODE, lenient="+="),
-    "MODE": _Use(False, "= := +=", -1, 34, NODE, lenient="+="),
-    "SECLABEL": _Use(True, "= += :=", -1, 40, UPDATES, lenient=":="),
-    "RUN": _Use(None, "= += :=", -1, 47, UPDATES),
-    "GOTO": _Use(False, "=", -1, 48, JUMPS),
-    "LABEL": _Use(False, "=", -1, 49, LABELS),
+    "OPTIONS": _Use(False, _operators("= += :="), -1, 26, UPDATES),
+    "OWNER": _Use(False, _operators("= := +="), -1, 32, NODE, lenient=_operators("+=")),
+    "GROUP": _Use(False, _operators("= := +="), -1, 33, NODE, lenient=_operators("+=")),
+    "MODE": _Use(False, _operators("= := +="), -1, 34, NODE, lenient=_operators("+=")),
+    "SECLABEL": _Use(True, _operators("= += :="), -1, 40, UPDATES, lenient=_operators(":=")),
+    "RUN": _Use(None, _operators("= += :="), -1, 47, UPDATES),
+    "GOTO": _Use(False, _operators("="), -1, 48, JUMPS),
+    "LABEL": _Use(False, _operators("="), -1, 49, LABELS),
 }
+
+FIXED_KEYS = frozenset({"ACTION", "DEVPATH", "KERNEL", "SUBSYSTEM", "DRIVER"})
+"""Keys of the event itself: comparing them gives the same answer on every line."""
 
 PARENT_KEYS = frozenset({"KERNELS", "SUBSYSTEMS", "DRIVERS", "ATTRS", "TAGS"})
 """Keys that one parent, or the device itself, must satisfy together."""
@@ -142,7 +149,7 @@ def judge(token: Token) -> str:
         return f"{token.key} takes no attribute"
     if not token.attribute and use.attribute:
         return f"{token.key} needs an attribute in braces"
-    if token.operator not in use.operators.split():
+    if token.operator not in use.operators:
         return f"{token.key} does not take the operator {token.operator}"
     compares = token.operator in MATCHES
     token.order = use.match_order if compares else use.assign_order
@@ -260,7 +267,7 @@ def complaints(token: Token) -> list[str]:
     """Say what udev warns about in a token that it takes."""
     found = []
     use = _KEYS[token.key]
-    if token.operator in use.lenient.split():
+    if token.operator in use.lenient:
         found.append(f"{token.name} takes {token.operator} as =")
     if token.key == "OPTIONS" and not _known_option(token.value):
         found.append(f"unknown option {token.value}")
