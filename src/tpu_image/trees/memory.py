@@ -79,11 +79,8 @@ class MemoryTree(Tree):
             raise NotAFileError(parent, f"is a {entry_of(self._nodes[parent]).kind.value}, not a directory")
         self._nodes.update(dict.fromkeys(reversed(missing), Directory()))
         self._nodes[path] = node
+        self.derived.clear()
         self._resolved_directories = {"/"}
-
-    def nodes(self) -> Iterator[tuple[str, Node]]:
-        """Every canonical path and what is there, the root included, in the order of placing."""
-        yield from self._nodes.items()
 
     def nodes(self) -> Iterator[tuple[str, Node]]:
         """Every canonical path and what is there, the root included, in the order of placing."""

@@ -159,6 +159,7 @@ class Overlay(Tree):
         if entry is None or entry.kind is not Kind.DIRECTORY:
             self._replaced.add(canonical)
         self.written[canonical] = node
+        self.derived.clear()
         self._resolved_directories = {"/"}
 
     def before(self, path: str) -> Node | None:
