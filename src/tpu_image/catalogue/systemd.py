@@ -95,31 +95,45 @@ class Units:
         self._directories: list[str] = []
         self._places: dict[str, list[str]] = {}
         """Name of an entry of a unit directory to its paths, the first wins."""
+        self._definitions: dict[str, str] = {}
+        """Unit name to the path of its file, or to the name that it is an alias of."""
         self._units: dict[str, Unit | None] = {}
         self._files: dict[str, UnitFile] = {}
         self._reached: dict[str, None] = {}
         self._to_visit = deque(["default.target"])
-        self._list_directories()
-        self._extended_aliases = self._find_extended_aliases()
+        for directory in dict.fromkeys(tree.resolve(directory) for directory in UNIT_DIRECTORIES):
+            self._directories.append(directory)
+            for name in tree.names(directory):
+                self._places.setdefault(name, []).append(posixpath.join(directory, name))
+        for name in self._places:
+            definition = self._define(name) if unit_type(name) else None
+            if definition:
+                self._definitions[name] = definition
+        self._aliases = self._find_aliases()
 
-    def _list_directories(self) -> None:
-        for directory in UNIT_DIRECTORIES:
-            canonical = self._tree.resolve(directory)
-            if canonical in self._directories:
+    def _define(self, name: str) -> str | None:
+        for path in self._places[name]:
+            entry = self._tree.lstat_canonical(path)
+            if entry is None:
                 continue
-            self._directories.append(canonical)
-            for name in self._tree.names(canonical):
-                self._places.setdefault(name, []).append(posixpath.join(canonical, name))
+            if entry.kind is not Kind.SYMLINK:
+                return path
+            target = posixpath.join(posixpath.dirname(path), entry.target)
+            if self._tree.resolve(posixpath.dirname(target)) not in self._directories:
+                return path
+            alias_of = posixpath.basename(target)
+            if alias_of != name and _may_alias(name, alias_of):
+                return alias_of
+        return None
 
-    def _find_extended_aliases(self) -> dict[str, list[str]]:
-        """Map unit names to those aliases that have a drop-in or ``.wants`` directory of their own."""
+    def _find_aliases(self) -> dict[str, list[str]]:
+        """Map the name of each unit's main file to its aliases."""
         aliases: dict[str, list[str]] = {}
-        for entry in self._places:
-            alias, suffix = posixpath.splitext(entry)
-            if suffix in (".d", *STARTING_SUFFIXES) and unit_type(alias):
-                found = self._find_fragment(alias)
-                if found is not None and found[0] != alias:
-                    aliases.setdefault(found[0], []).append(alias)
+        for name, definition in self._definitions.items():
+            path = None if definition.startswith("/") else self._follow_aliases(name)
+            if path is not None:
+                own = _instance_of(posixpath.basename(path), name)
+                aliases.setdefault(own, []).append(name)
         return aliases
 
     def unit(self, name: str) -> Unit | None:
@@ -214,40 +228,24 @@ class Units:
         for path in order_by_name(paths):
             entry = self._tree.lstat(path)
             if entry is not None and entry.kind is Kind.SYMLINK and not self._is_mask(path):
-                links.append(self._instantiated(posixpath.basename(path), name))
+                links.append(_instance_of(posixpath.basename(path), name))
         return links
-
-    @staticmethod
-    def _instantiated(name: str, by: str) -> str:
-        """A template linked by an instance stands for its own instance of that name."""
-        prefix, instance, kind = split_name(name)
-        return f"{prefix}@{split_name(by)[1] or ''}.{kind}" if instance == "" else name
 
     def _find_fragment(self, name: str) -> tuple[str, str] | None:
         """Give the unit's own name, aliases followed, and the path of its main file."""
-        for _ in range(ALIAS_LIMIT):
-            found = self._look_up(name) or self._look_up(template_of(name))
-            if found is None or found.startswith("/"):
-                return None if found is None else (name, found)
-            instance = split_name(name)[1]
-            prefix, target_instance, kind = split_name(found)
-            name = f"{prefix}@{instance}.{kind}" if target_instance == "" and instance else found
-        return None
+        path = self._follow_aliases(name) or self._follow_aliases(template_of(name))
+        if path is None:
+            return None
+        own_name = _instance_of(posixpath.basename(path), name)
+        is_other_unit = self._follow_aliases(own_name) not in (None, path)
+        return (name if is_other_unit else own_name), path
 
-    def _look_up(self, name: str) -> str | None:
-        """Give the path of a unit file, or the name of the unit that it is an alias of."""
-        for path in self._places.get(name, ()):
-            entry = self._tree.lstat(path)
-            if entry is None:
-                continue
-            if entry.kind is not Kind.SYMLINK:
-                return path
-            target = posixpath.join(posixpath.dirname(path), entry.target)
-            if self._tree.resolve(posixpath.dirname(target)) not in self._directories:
-                return path
-            alias_of = posixpath.basename(target)
-            if alias_of != name and _may_alias(name, alias_of):
-                return alias_of
+    def _follow_aliases(self, name: str) -> str | None:
+        found = self._definitions.get(name)
+        for _ in range(ALIAS_LIMIT):
+            if found is None or found.startswith("/"):
+                return found
+            found = self._definitions.get(found) or self._definitions.get(template_of(found))
         return None
 
     def _load(self, name: str, path: str) -> Unit:
@@ -267,11 +265,22 @@ class Units:
     def _extensions(self, name: str, suffix: str) -> list[str]:
         """Directories that extend a unit: its own, those of its aliases, the one of its type."""
         directories: list[str] = []
-        for own in (name, *self._extended_aliases.get(name, ())):
+        for own in (name, *self._aliases_of(name)):
             related = related_directories(own, suffix)
             found = [path for entry in related for path in self._places.get(entry, ())]
             directories += sorted(found, key=lambda path: self._directories.index(posixpath.dirname(path)))
         return directories + self._within(unit_type(name) + suffix)
+
+    def _aliases_of(self, name: str) -> list[str]:
+        """Other names of a unit; an instance has those of its template, where nothing else defines them."""
+        aliases = list(self._aliases.get(name, ()))
+        template = template_of(name)
+        for alias in self._aliases.get(template, ()):
+            instance = _instance_of(alias, name)
+            found = self._follow_aliases(instance)
+            if found is None or posixpath.basename(found) == template:
+                aliases.append(instance)
+        return aliases
 
     def _within(self, entry: str) -> list[str]:
         return self._places.get(entry, [])
@@ -310,6 +319,12 @@ def _drop_in_files(tree: Tree, directories: Sequence[str]) -> list[str]:
     paths = [posixpath.join(d, name) for d in directories for name in tree.names(d, "[!.]*.conf")]
     kinds = (Kind.FILE, Kind.SYMLINK)
     return [path for path in paths if (entry := tree.lstat(path)) is not None and entry.kind in kinds]
+
+
+def _instance_of(name: str, other: str) -> str:
+    """Give a template the instance of another unit; a name that is no template stays as it is."""
+    prefix, instance, kind = split_name(name)
+    return f"{prefix}@{split_name(other)[1] or ''}.{kind}" if instance == "" else name
 
 
 def _words(value: str) -> list[str]:
