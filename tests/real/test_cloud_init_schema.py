@@ -29,16 +29,15 @@ def cloud_init() -> str:
     return program
 
 
-def judged(cloud_init: str, texts: list[str], folder: Path) -> list[dict[str, Any]]:
+def run(cloud_init: str, *arguments: str | Path, data: str = "") -> Any:
+    """What a script prints as JSON under cloud-init's own Python."""
     interpreter = Path(cloud_init).read_text().splitlines()[0].removeprefix("#!").split()
-    done = subprocess.run(
-        [*interpreter, JUDGE, folder / "made"],
-        input=json.dumps(texts),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    verdicts: list[dict[str, Any]] = json.loads(done.stdout)
+    done = subprocess.run([*interpreter, *arguments], input=data, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def judged(cloud_init: str, texts: list[str], folder: Path) -> list[dict[str, Any]]:
+    verdicts: list[dict[str, Any]] = run(cloud_init, JUDGE, folder / "made", data=json.dumps(texts))
     return verdicts
 
 
@@ -77,13 +76,29 @@ def test_what_is_unusable_to_us_is_so_to_cloud_init(cloud_init: str, text: str, 
 
 
 def test_keys_that_cloud_init_knows_are_not_called_misspelt(cloud_init: str) -> None:
-    interpreter = Path(cloud_init).read_text().splitlines()[0].removeprefix("#!").split()
     script = (
         "import json; from cloudinit.config.schema import get_schema\n"
         "print(json.dumps([k for d in get_schema()['$defs'].values() for k in d.get('properties', {})]))"
     )
-    done = subprocess.run([*interpreter, "-c", script], capture_output=True, text=True, check=True)
-    keys = json.loads(done.stdout)
+    keys = run(cloud_init, "-c", script)
     assert "write_files" in keys
     text = "".join(f"{key}: null\n" for key in dict.fromkeys(keys))
     assert [f.message for f in cloud_config.read(text).findings if "unknown key" in f.message] == []
+
+
+def test_lists_of_the_user_replace_baked_ones_whole(cloud_init: str) -> None:
+    script = (
+        "import json; from cloudinit import util\n"
+        "baked = {'runcmd': ['baked'], 'bootcmd': ['baked']}\n"
+        "print(json.dumps(util.mergemanydict([{'runcmd': ['user']}, baked])))"
+    )
+    assert run(cloud_init, "-c", script) == {"runcmd": ["user"], "bootcmd": ["baked"]}
+
+
+def test_write_files_and_runcmd_are_once_per_instance_and_bootcmd_is_not(cloud_init: str) -> None:
+    modules = "cc_write_files, cc_runcmd, cc_scripts_user, cc_bootcmd"
+    script = (
+        f"import json; from cloudinit.config import {modules}\n"
+        f"print(json.dumps([module.meta['frequency'] for module in ({modules})]))"
+    )
+    assert run(cloud_init, "-c", script) == [*["once-per-instance"] * 3, "always"]

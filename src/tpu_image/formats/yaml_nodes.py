@@ -21,6 +21,7 @@ from tpu_image.formats.yaml_text import (
     Scalar,
     Sequence,
     YamlError,
+    YamlLimitError,
 )
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -109,7 +110,7 @@ class _Converter:
         if node.tag not in self._loader.yaml_constructors:
             raise _marked(f"unknown tag {node.tag!r}", node.start_mark)
         if node.tag in NUMBER_TAGS and len(node.value) > NUMBER_LIMIT:
-            raise _marked(f"a number of more than {NUMBER_LIMIT} characters", node.start_mark)
+            raise _beyond(f"a number of more than {NUMBER_LIMIT} characters", node.start_mark)
         try:
             return self._loader.yaml_constructors[node.tag](self._loader, node)
         except (ValueError, LookupError, AttributeError, OverflowError):
@@ -148,9 +149,13 @@ class _Converter:
 
 def _bound(count: int, depth: int, mark: Any) -> None:
     if count > NODE_LIMIT:
-        raise _marked(f"more than {NODE_LIMIT} values, aliases expanded", mark)
+        raise _beyond(f"more than {NODE_LIMIT} values, aliases expanded", mark)
     if depth > DEPTH_LIMIT:
-        raise _marked(f"more than {DEPTH_LIMIT} values stand inside one another", mark)
+        raise _beyond(f"more than {DEPTH_LIMIT} values stand inside one another", mark)
+
+
+def _beyond(reason: str, mark: Any) -> YamlLimitError:
+    return YamlLimitError(reason, mark.line + 1, mark.column + 1)
 
 
 def _marked(problem: str, mark: Any) -> yaml.MarkedYAMLError:

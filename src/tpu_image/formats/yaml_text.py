@@ -40,6 +40,10 @@ class YamlError(FormatError):
         self.column = column
 
 
+class YamlLimitError(YamlError):
+    """A text exceeds what is read here; other programs may take it."""
+
+
 @dataclass(frozen=True)
 class Scalar:
     """One value: ``value`` is what Python gets, ``text`` what stands there without its quotes."""
@@ -102,12 +106,13 @@ def parse(text: str) -> Document:
 
     Raises:
         PyYamlMissingError: PyYAML is not installed.
-        YamlError: the text is not YAML, has a tag that a safe loader refuses, or exceeds a limit.
+        YamlLimitError: the text exceeds a limit.
+        YamlError: the text is not YAML, or has a tag that a safe loader refuses.
     """
     try:
         from tpu_image.formats import yaml_nodes
     except ImportError:
         raise PyYamlMissingError from None
     if len(text) > TEXT_LIMIT:
-        raise YamlError(f"is longer than {TEXT_LIMIT} characters")
+        raise YamlLimitError(f"is longer than {TEXT_LIMIT} characters")
     return yaml_nodes.compose(text)

@@ -28,6 +28,7 @@ __all__ = [
 KEYS = ("write_files", "runcmd", "bootcmd")
 
 HEADER = "#cloud-config"
+TEMPLATE_HEADER = "## template: jinja"
 OTHER_HEADERS = (
     "#cloud-config-archive",
     "#cloud-config-jsonp",
@@ -35,7 +36,7 @@ OTHER_HEADERS = (
     "#!",
     "#part-handler",
     "#cloud-boothook",
-    "## template: jinja",
+    TEMPLATE_HEADER,
 )
 """How user-data of other kinds begins (cloudinit/handlers/__init__.py)."""
 
