@@ -6,11 +6,14 @@ expansion. A key that stands twice is legal to PyYAML (the last wins), so it is 
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpu_image.formats import FormatError
+
+if TYPE_CHECKING:
+    import datetime
 
 TEXT_LIMIT = 1024 * 1024
 """Characters of a text at most; Compute Engine's metadata takes 256 KiB a value."""
