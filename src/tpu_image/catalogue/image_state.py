@@ -50,7 +50,7 @@ TRACES: tuple[Trace, ...] = (
             "/var/lib/cloud/data/*",
             "/var/lib/cloud/sem/*",
         ),
-        "cloud-init clean --logs",
+        "rm -rf /var/lib/cloud/{instance,instances,data,sem}",
     ),
     Trace(
         "a random seed",

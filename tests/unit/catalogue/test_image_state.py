@@ -63,7 +63,7 @@ STATES = [
         {"/var/lib/cloud/instances/i-1/obj.pkl": "x", "/var/lib/cloud/instance": Symlink("instances/i-1")},
         Status.WARN,
         "/var/lib/cloud/instances/i-1/obj.pkl",
-        "cloud-init clean",
+        "rm -rf /var/lib/cloud/",
     ),
     identity("cloud-init scripts", {"/var/lib/cloud/scripts/per-boot/x.sh": "x"}, Status.PASS),
     identity("random seed", {"/var/lib/systemd/random-seed": "x"}, Status.WARN, "a random seed"),

@@ -31,23 +31,8 @@ def test_what_is_no_engine_is_no_container_command() -> None:
 
 
 def test_options_are_read_by_their_long_names() -> None:
-    command = parse(
-        [
-            "docker",
-            "run",
-            "-it",
-            "--net=host",
-            "--privileged",
-            "-v",
-            "/a:/b",
-            "--volume",
-            "/c:/d",
-            "IMAGE",
-            "sh",
-            "-c",
-            "x",
-        ]
-    )
+    words = "docker run -it --net=host --privileged -v /a:/b --volume /c:/d IMAGE sh -c x"
+    command = parse(words.split())
     assert command is not None
     assert command.flag("interactive")
     assert command.flag("tty")
