@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tpu_image.catalogue import container_store
 from tpu_image.catalogue.agent_starters import Agent, Problem, Services, Starter, Step, find_program
-from tpu_image.catalogue.container_store import Image
+from tpu_image.catalogue.container_store import Container, Image
 from tpu_image.catalogue.requirement import Evidence, Status
 from tpu_image.catalogue.systemd import Unit
 from tpu_image.formats.container_command import ContainerCommand
@@ -41,6 +41,11 @@ def _service(services: Services, agent: Agent, unit: Unit, steps: list[Step], st
         starter.problem("is not enabled", expected=f"systemctl enable {unit.name}")
     if step.container is None:
         _judge_program(starter, services, agent, unit, step)
+    elif step.container.action == "start":
+        judge_engine(starter, services, step.container.engine)
+        for container in container_store.containers(services.tree):
+            if container.name in step.container.operands:
+                _judge_container(starter, agent, container)
     else:
         _ContainerRun(starter, services, agent, unit, steps, step.container).judge()
     return starter
@@ -69,15 +74,19 @@ def _judge_program(starter: Starter, services: Services, agent: Agent, unit: Uni
 
 def judge_arguments(starter: Starter, agent: Agent, words: Sequence[str]) -> None:
     """Compare the arguments of a command with those of the document, word for word."""
+    # A container may run a shell that is given the whole command as one word.
+    words = [part for word in words for part in (word.split() or [word])]
     missing = [argument for argument in agent.arguments if argument not in words]
     expected = " ".join(agent.arguments)
     if missing:
         variable = next((word for word in words if "$" in word), "")
         status = Status.UNKNOWN if variable else Status.FAIL
         source = f", unless {variable} holds it" if variable else ""
-        starter.problem(f"runs it without {' '.join(missing)}{source}", expected=expected, status=status)
+        starter.problem(
+            f"runs the {agent.name} without {' '.join(missing)}{source}", expected=expected, status=status
+        )
         return
-    extra = [word for word in words if word.startswith("-") and word not in agent.arguments]
+    extra = [word for word in words if word.startswith("--") and word not in agent.arguments]
     if agent.arguments and extra:
         message = f"gives it more than the document does: {' '.join(extra)}"
         starter.problem(message, expected=expected, status=Status.WARN)
@@ -104,7 +113,7 @@ class _ContainerRun:
         self._command = command
 
     def judge(self) -> None:
-        self._judge_engine()
+        judge_engine(self._starter, self._services, self._command.engine)
         image = self._judge_image()
         judge_privileges(
             self._starter,
@@ -116,15 +125,6 @@ class _ContainerRun:
             judge_configuration(self._starter, self._tree, source)
         self._judge_second_boot()
         self._judge_terminal()
-
-    def _judge_engine(self) -> None:
-        engine = self._command.engine
-        if not find_program(self._tree, engine):
-            self._starter.problem(
-                f"needs {engine}, which the image has not", expected=f"the program {engine}"
-            )
-        elif posixpath.basename(engine) == "docker":
-            judge_daemon(self._starter, self._services, "docker.socket")
 
     def _judge_image(self) -> Image | None:
         reference = self._command.image
@@ -164,7 +164,7 @@ class _ContainerRun:
         others = [
             image.reference
             for image in container_store.images(self._tree)
-            if container_store.repository(image.reference) == self._agent.program
+            if self._agent.is_image(image.reference)
         ]
         known = f" (there is {others[0]})" if others else ""
         self._starter.problem(
@@ -218,9 +218,9 @@ class _ContainerRun:
 def judge_privileges(starter: Starter, *, privileged: bool, host_network: bool) -> None:
     """Note what a container lacks that the document gives it."""
     if not privileged:
-        starter.problem("runs it without --privileged", expected="--privileged")
+        starter.problem("runs its container without --privileged", expected="--privileged")
     if not host_network:
-        starter.problem("runs it without --net=host", expected="--net=host")
+        starter.problem("runs its container without --net=host", expected="--net=host")
 
 
 def judge_configuration(starter: Starter, tree: Tree, path: str) -> None:
@@ -244,6 +244,14 @@ def judge_configuration(starter: Starter, tree: Tree, path: str) -> None:
         )
 
 
+def judge_engine(starter: Starter, services: Services, engine: str) -> None:
+    """Note that the program that runs a container, or the daemon behind it, is not there."""
+    if not find_program(services.tree, engine):
+        starter.problem(f"needs {engine}, which the image has not", expected=f"the program {engine}")
+    elif posixpath.basename(engine) == "docker":
+        judge_daemon(starter, services, "docker.socket")
+
+
 def judge_daemon(starter: Starter, services: Services, *sockets: str) -> None:
     """Note that Docker's daemon is not there or not started; a client also starts it by its socket."""
     units = services.units
@@ -261,14 +269,17 @@ def judge_daemon(starter: Starter, services: Services, *sockets: str) -> None:
 def _containers(services: Services, agent: Agent) -> Iterator[Starter]:
     """Containers that Docker's daemon starts at boot by itself."""
     for container in container_store.containers(services.tree):
-        if container_store.repository(container.image) != agent.program or not container.restarted:
-            continue
-        command = " ".join(container.command)
-        starter = Starter(f"container {container.name}", Evidence(container.path, found=command))
-        judge_daemon(starter, services)
-        judge_privileges(starter, privileged=container.privileged, host_network=container.host_network)
-        judge_arguments(starter, agent, container.command[1:])
-        yield starter
+        if agent.is_image(container.image) and container.restarted:
+            command = " ".join(container.command)
+            starter = Starter(f"container {container.name}", Evidence(container.path, found=command))
+            judge_daemon(starter, services)
+            _judge_container(starter, agent, container)
+            yield starter
+
+
+def _judge_container(starter: Starter, agent: Agent, container: Container) -> None:
+    judge_privileges(starter, privileged=container.privileged, host_network=container.host_network)
+    judge_arguments(starter, agent, container.command[1:])
 
 
 def _snaps(services: Services, agent: Agent) -> Iterator[Starter]:

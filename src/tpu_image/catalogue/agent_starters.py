@@ -6,7 +6,7 @@ A service may run the agent's program, ask a container engine to run its image, 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tpu_image.catalogue import container_store
@@ -15,7 +15,8 @@ from tpu_image.catalogue.systemd import Unit, Units
 from tpu_image.formats import FormatError, container_command
 from tpu_image.formats.container_command import ContainerCommand
 from tpu_image.formats.shell_commands import split_commands
-from tpu_image.formats.systemd_unit import UNIT_DIRECTORIES
+from tpu_image.formats.systemd_command import split_words
+from tpu_image.formats.systemd_unit import UNIT_DIRECTORIES, split_name, template_of
 from tpu_image.trees.base import NotAFileError, NotFoundError, TooLargeError, Tree
 
 PROGRAM_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/snap/bin")
@@ -50,6 +51,10 @@ class Agent:
     """The arguments that the document gives it, each of them needed as it stands."""
     port: int = 0
     """The TCP port that it listens on; 0 where none is known."""
+
+    def is_image(self, reference: str) -> bool:
+        """Whether a reference names its image, from whatever registry and of whatever version."""
+        return container_store.repository(reference) == self.program
 
 
 @dataclass(frozen=True)
@@ -115,9 +120,10 @@ class Services:
 
     def of(self, agent: Agent) -> Iterator[tuple[Unit, list[Step], Step]]:
         """Services that run an agent: the unit, all its steps, and the one that runs the agent."""
+        containers = {one.name for one in container_store.containers(self.tree) if agent.is_image(one.image)}
         for unit in self._candidates(agent):
             steps = self.steps(unit)
-            running = next((step for step in steps if runs(step, agent)), None)
+            running = next((step for step in steps if runs(step, agent, containers)), None)
             if running is not None:
                 yield unit, steps, running
 
@@ -137,11 +143,17 @@ class Services:
 
     def _loadable(self, names: Iterable[str]) -> Iterator[Unit]:
         seen: set[str] = set()
-        for name in names:
+        for name in (instance for given in names for instance in self._instances(given)):
             unit = self.units.unit(name)
             if unit is not None and unit.loadable and unit.name not in seen:
                 seen.add(unit.name)
                 yield unit
+
+    def _instances(self, name: str) -> list[str]:
+        """Give the instances of a template that something names, or the unit itself."""
+        if split_name(name)[1] != "":
+            return [name]
+        return [instance for instance in self.units.names() if template_of(instance) == name] or [name]
 
     def _mentioning(self, text: str) -> Iterator[str]:
         """Names of services with a file or drop-in that holds a text; units that do not are never parsed."""
@@ -161,15 +173,11 @@ class Services:
 
     def steps(self, unit: Unit) -> list[Step]:
         """Everything that a service runs, in order."""
-        variables = dict(
-            word.partition("=")[::2]
-            for located in unit.configuration.values("Service", "Environment")
-            for word in located.value.replace('"', "").split()
-        )
+        variables = _variables(unit)
         found: list[Step] = []
         for key in COMMAND_KEYS:
             for command, located in unit.commands(key):
-                words = [_expand(word, variables) for word in command.words]
+                words = _expanded(command.words, variables)
                 found += self._unwrap(words, located.path, located.line, variables, NESTING_LIMIT)
         return found
 
@@ -218,14 +226,14 @@ class Services:
             return None
 
 
-def runs(step: Step, agent: Agent) -> bool:
-    """Whether a step runs the agent, as a program or in a container."""
-    if step.container is not None:
-        return (
-            step.container.action == "run"
-            and container_store.repository(step.container.image) == agent.program
-        )
-    return bool(step.words) and posixpath.basename(step.words[0]) == agent.program
+def runs(step: Step, agent: Agent, containers: Collection[str]) -> bool:
+    """Whether a step runs the agent: its program, its image, or one of the given containers of it."""
+    command = step.container
+    if command is None:
+        return bool(step.words) and posixpath.basename(step.words[0]) == agent.program
+    if command.action == "start":
+        return any(name in containers for name in command.operands)
+    return command.action == "run" and agent.is_image(command.image)
 
 
 def find_program(tree: Tree, name: str) -> str:
@@ -255,10 +263,28 @@ def _without_env(words: Sequence[str]) -> Sequence[str]:
     return rest
 
 
-def _expand(word: str, variables: dict[str, str]) -> str:
-    """Fill in ``${NAME}`` and a word that is ``$NAME``, as systemd does with ``Environment=``."""
-    for name, value in variables.items():
-        written = f"${name}" if word == f"${name}" else f"${{{name}}}"
-        if len(word) + word.count(written) * len(value) <= EXPANDED_LIMIT:
-            word = word.replace(written, value)
-    return word
+def _variables(unit: Unit) -> dict[str, str]:
+    """What ``Environment=`` of a service sets."""
+    variables: dict[str, str] = {}
+    for located in unit.configuration.values("Service", "Environment"):
+        try:
+            words = split_words(located.value)
+        except FormatError:
+            continue
+        variables.update(word.partition("=")[::2] for word in words if word)
+    return variables
+
+
+def _expanded(words: Sequence[str], variables: dict[str, str]) -> list[str]:
+    """Fill in as systemd does: a word that is ``$NAME`` becomes words, ``${NAME}`` a part of one."""
+    expanded: list[str] = []
+    for word in words:
+        if word.startswith("$") and word[1:] in variables:
+            expanded += variables[word[1:]].split()
+            continue
+        for name, value in variables.items():
+            written = f"${{{name}}}"
+            if len(word) + word.count(written) * len(value) <= EXPANDED_LIMIT:
+                word = word.replace(written, value)
+        expanded.append(word)
+    return expanded

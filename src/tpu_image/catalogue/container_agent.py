@@ -133,11 +133,18 @@ class ContainerAgent(Requirement):
 
     def _in_stores(self, tree: Tree) -> Iterator[Presence]:
         for container in container_store.containers(tree):
-            if container_store.repository(container.image) == self.agent.program:
+            if self.agent.is_image(container.image):
                 yield Presence("container", container.name, container.path, f"docker rm -f {container.name}")
         for image in container_store.images(tree):
-            if container_store.repository(image.reference) == self.agent.program:
+            if self.agent.is_image(image.reference):
                 engine = "podman" if image.path == container_store.PODMAN_IMAGES else "docker"
                 yield Presence(
                     "container image", image.reference, image.path, f"{engine} rmi {image.reference}"
                 )
+        if container_store.is_in_containerd(tree, self.agent.image):
+            yield Presence(
+                "container image",
+                self.agent.image,
+                container_store.CONTAINERD_NAMES,
+                f"ctr --namespace moby images rm {self.agent.image}",
+            )

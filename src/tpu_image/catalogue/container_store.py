@@ -83,7 +83,7 @@ def find_image(tree: Tree, reference: str) -> Image | None:
     for image in images(tree):
         if image.reference == wanted:
             return image
-    if _is_known_to_containerd(tree, wanted):
+    if is_in_containerd(tree, wanted):
         return Image(wanted, CONTAINERD_NAMES)
     return None
 
@@ -95,14 +95,14 @@ def containers(tree: Tree) -> Iterator[Container]:
         config = _json(tree, path)
         if not isinstance(config, dict):
             continue
-        host = _json(tree, f"{DOCKER}/containers/{identifier}/hostconfig.json")
+        host = _object({"": _json(tree, f"{DOCKER}/containers/{identifier}/hostconfig.json")}, "")
         yield Container(
             name=str(config.get("Name", identifier)).lstrip("/"),
             image=str(_object(config, "Config").get("Image", "")),
             path=path,
             command=(str(config.get("Path", "")), *_strings(config.get("Args"))),
-            privileged=_object({"": host}, "").get("Privileged") is True,
-            host_network=_object({"": host}, "").get("NetworkMode") == "host",
+            privileged=host.get("Privileged") is True,
+            host_network=host.get("NetworkMode") == "host",
             restarted=_object(host, "RestartPolicy").get("Name") in RESTARTED,
         )
 
@@ -122,7 +122,7 @@ def full_name(reference: str) -> str:
     return f"docker.io/{reference}" if slash else f"docker.io/library/{reference}"
 
 
-def _is_known_to_containerd(tree: Tree, reference: str) -> bool:
+def is_in_containerd(tree: Tree, reference: str) -> bool:
     """Whether containerd's file holds the name; the file is a database, in which names are readable."""
     try:
         return full_name(reference).encode("utf-8", "surrogateescape") in tree.read_bytes(CONTAINERD_NAMES)

@@ -42,6 +42,7 @@ _FLAGS = frozenset(
         "link",
     )
 )
+_START_FLAGS = _FLAGS | {"attach"}
 _GLOBAL_FLAGS = frozenset(("debug", "tls", "tlsverify"))
 _SHORT = {
     "a": "attach",
@@ -105,7 +106,8 @@ def parse(words: Sequence[str]) -> ContainerCommand | None:
     if not rest:
         return ContainerCommand(words[0], "")
     action = rest[0]
-    options, operands = _options(rest[1:], _LOAD_SHORT if action == "load" else _SHORT, _FLAGS)
+    short = _LOAD_SHORT if action == "load" else _SHORT
+    options, operands = _options(rest[1:], short, _START_FLAGS if action == "start" else _FLAGS)
     return ContainerCommand(words[0], action, tuple(operands), options)
 
 

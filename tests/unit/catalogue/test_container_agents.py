@@ -199,6 +199,30 @@ STATES = [
             **service("ExecStartPre=-docker rm -f vbar", docker("--name vbar --privileged --net=host")),
         },
     ),
+    good(
+        "container that is kept and started",
+        {**IMAGE, **container(), **service("ExecStart=docker start -a vbar")},
+    ),
+    good(
+        "instance of a template",
+        {
+            **IMAGE,
+            **service(docker(), name="vbar@.service", enabled=False),
+            f"{WANTS}/vbar@1.service": Symlink(f"{ETC}/vbar@.service"),
+        },
+        "vbar@1.service",
+    ),
+    good(
+        "arguments from Environment=",
+        {**IMAGE, **service(f'Environment="ARGS={ARGUMENTS}"', docker(arguments="$ARGS"))},
+    ),
+    good(
+        "shell in the image",
+        {
+            **stored(VBAR.image, entrypoint=("/bin/sh", "-c", f"/vbar {ARGUMENTS}")),
+            **service(docker(arguments="")),
+        },
+    ),
     good("restarted by Docker", {**IMAGE, **container(**ALWAYS)}, "container vbar starts"),
     good("program", {**PROGRAM_FILES, **service(DIRECT)}),
     good(
@@ -341,6 +365,11 @@ STATES = [
     on_gke("unit", service(docker(), enabled=False), "unit vbar.service", "systemctl disable vbar.service"),
     on_gke("program", PROGRAM_FILES, "program /usr/bin/vbar_control_agent", "rm /usr/bin/vbar_control_agent"),
     on_gke("image", IMAGE, f"container image {VBAR.image}", f"docker rmi {VBAR.image}"),
+    on_gke(
+        "image in containerd's store",
+        {"/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db": VBAR.image},
+        f"container image {VBAR.image}",
+    ),
     on_gke("container", container(), "container vbar", "docker rm -f vbar"),
     on_gke("archive", {ARCHIVE: "tar"}, f"container archive {ARCHIVE}"),
     on_gke("unpacked root", {f"{UNPACKED}/x": "x"}, f"unpacked image {UNPACKED}"),

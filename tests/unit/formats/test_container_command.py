@@ -14,6 +14,7 @@ IMAGES = {
     "docker pull -q IMAGE": ("pull", "IMAGE"),
     "docker image pull IMAGE": ("pull", "IMAGE"),
     "docker rm -f NAME": ("rm", ""),
+    "docker start -a NAME": ("start", ""),
     "docker": ("", ""),
 }
 
@@ -54,6 +55,13 @@ def test_the_archive_of_load_is_found() -> None:
         command = parse(words)
         assert command is not None
         assert (command.action, command.last("input")) == ("load", "/a.tar")
+
+
+def test_attach_takes_a_value_for_run_alone() -> None:
+    started, run = parse(["docker", "start", "-a", "NAME"]), parse(["docker", "run", "-a", "stdout", "IMAGE"])
+    assert started is not None
+    assert run is not None
+    assert (started.operands, run.operands) == (("NAME",), ("IMAGE",))
 
 
 def test_an_option_without_its_value_is_empty() -> None:
