@@ -28,7 +28,7 @@ def unknown(what: str, word: str, names: Sequence[str]) -> ChoiceError:
     """Make the refusal of a word, with the names that look most like it, or else all of them."""
     import difflib
 
-    similar = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    similar = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(similar)}?" if similar else f"give one of {', '.join(names)}"
     return ChoiceError(f"unknown {what} {word!r}; {hint}")
 
@@ -92,16 +92,16 @@ def device_group(name: str) -> str:
     return name
 
 
-def waiver_reason(name: str, reason: str) -> str:
+def waiver_reason(text: str) -> str:
     """Accept the reason of a waiver, as one line.
 
     Raises:
         ChoiceError: it is blank.
     """
-    line = " ".join(reason.split())
-    if not line:
-        raise ChoiceError(f"the waiver of {name} has no reason; say why it need not hold")
-    return line
+    reason = " ".join(text.split())
+    if not reason:
+        raise ChoiceError("the waiver has no reason; say why the requirement need not hold")
+    return reason
 
 
 def waiver(text: str) -> tuple[str, str]:
@@ -114,7 +114,7 @@ def waiver(text: str) -> tuple[str, str]:
     name, equals, reason = (part.strip() for part in text.partition("="))
     if not equals:
         raise ChoiceError(f'{text!r} is no waiver; write ID=REASON, such as kernel.idle="power budget"')
-    return catalogue.find(name).id, waiver_reason(name, reason)
+    return catalogue.find(name).id, waiver_reason(reason)
 
 
 def section(requirement: str) -> str:
