@@ -115,8 +115,3 @@ def waiver(text: str) -> tuple[str, str]:
     if not equals:
         raise ChoiceError(f'{text!r} is no waiver; write ID=REASON, such as kernel.idle="power budget"')
     return catalogue.find(name).id, waiver_reason(reason)
-
-
-def section(requirement: str) -> str:
-    """Give the section of a requirement's id: ``kernel`` of ``kernel.thp``."""
-    return requirement.partition(".")[0]

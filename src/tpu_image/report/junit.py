@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpu_image.catalogue.choices import section
 from tpu_image.catalogue.requirement import Evidence, Status, Verdict
+from tpu_image.catalogue.sections import section
 from tpu_image.report.json import profile_document
 from tpu_image.report.model import Report
 from tpu_image.report.printable import printable

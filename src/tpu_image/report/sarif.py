@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpu_image import __version__
-from tpu_image.catalogue.choices import section
 from tpu_image.catalogue.requirement import Evidence, Requirement, Status, Verdict
+from tpu_image.catalogue.sections import section
 from tpu_image.report.json import profile_document
 from tpu_image.report.model import Report
 from tpu_image.report.printable import printable

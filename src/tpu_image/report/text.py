@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tpu_image.catalogue.choices import section
 from tpu_image.catalogue.requirement import Evidence, Status, Verdict
+from tpu_image.catalogue.sections import by_section, section
 from tpu_image.report.model import Report
 from tpu_image.report.printable import printable
 
@@ -32,7 +32,7 @@ def render(report: Report, *, color: bool = False, quiet: bool = False) -> str:
     shown = [v for v in report.verdicts if not quiet or v.status not in (Status.PASS, Status.SKIP)]
     width = max((len(v.requirement) for v in shown), default=0)
     lines = [] if quiet else [heading(report), ""]
-    for name, verdicts in _sections(shown):
+    for name, verdicts in by_section(shown, lambda verdict: verdict.requirement).items():
         lines.append(name)
         for group in _alike(verdicts):
             lines += _lines(group, width, color)
@@ -54,15 +54,9 @@ def summary(report: Report, *, color: bool = False) -> str:
     counts = ", ".join(f"{count} {status.value}" for status, count in report.counts().items() if count)
     if report.ok:
         return f"{_paint('ok', Status.PASS, color)}: {counts}"
-    reason = "" if report.counts()[Status.PASS] or counts else "nothing was checked"
-    return f"{_paint('not ok', Status.FAIL, color)}: {counts or reason}"
-
-
-def _sections(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, list[Verdict]]]:
-    by_section: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        by_section.setdefault(section(verdict.requirement), []).append(verdict)
-    yield from by_section.items()
+    if not report.counts()[Status.PASS]:
+        counts = f"nothing holds ({counts or 'nothing was checked'})"
+    return f"{_paint('not ok', Status.FAIL, color)}: {counts}"
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
