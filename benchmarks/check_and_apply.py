@@ -2,8 +2,8 @@
 
     python benchmarks/check_and_apply.py ROOT [ROUNDS]
 
-ROOT is a directory that may be changed; every apply is undone before the next. Figures are medians of the rounds, and
-what counts is the ratio to `python -c pass`, since the machine is shared.
+ROOT is a directory that may be changed; every apply is undone before the next. Figures are medians,
+and what counts is the ratio to `python -c pass`, since the machine is shared.
 """
 
 from __future__ import annotations

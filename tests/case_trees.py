@@ -11,7 +11,7 @@ A tree is a folder of files, a list of entries in YAML, or both. ``case.yaml`` m
     {replace: {a: b}}  the file of the start, with a made b in it (which must occur)
     null               what the start has there is taken away
 
-``applied: true`` applies the catalogue's plan to the start, changed by ``before``, before ``tree`` is laid over it.
+``applied: true`` applies the plan to the start, changed by ``before``, before ``tree`` is laid over it.
 """
 
 from __future__ import annotations
