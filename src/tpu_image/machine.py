@@ -22,7 +22,7 @@ class ActivationError(Exception):
 
 
 def managed_by_systemd() -> bool:
-    """Whether systemd runs this machine, as sd_booted(3) tells: in a container or chroot nothing is reloaded."""
+    """Whether systemd runs this machine (sd_booted(3)): nothing can be reloaded where it does not."""
     return Path("/run/systemd/system").is_dir()
 
 

@@ -1,7 +1,7 @@
 """What makes changed files take effect: the commands that follow which changes, and what needs a person.
 
-``apply`` runs the commands on the running machine, ``render`` writes them into what it renders. In a directory
-nothing is run: the machine that boots from it reads the files anyway.
+``apply`` runs the commands on the running machine, ``render`` writes them into what it renders. For a
+directory nothing is run: the machine that boots from it reads the files anyway.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Command:
     """Patterns of the paths whose change makes it needless."""
     seconds: int = 60
     """Time that it may take."""
+    offline: bool = False
+    """Whether it also has a meaning in a root that does not run (chroot)."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Note:
 
     text: str
     paths: tuple[str, ...]
+    reboot: bool = False
+    """Whether what is to be done is a reboot."""
 
 
 _BEFORE_DEVICES: tuple[Command, ...] = (
@@ -51,6 +55,7 @@ _BEFORE_DEVICES: tuple[Command, ...] = (
         _GRUB_DEFAULTS,
         unless=_BOOT_ENTRIES,
         seconds=300,
+        offline=True,
     ),
     Command(("systemd-sysusers",), "create the new system users", ("*/sysusers.d/*",)),
     Command(("systemd-tmpfiles", "--create"), "create the new directories", ("*/tmpfiles.d/*",)),
@@ -72,7 +77,11 @@ _AFTER_DEVICES = (
 )
 
 NOTES: tuple[Note, ...] = (
-    Note("reboot: kernel parameters take effect at the next boot", (*_GRUB_DEFAULTS, *_BOOT_ENTRIES)),
+    Note(
+        "reboot: kernel parameters take effect at the next boot",
+        (*_GRUB_DEFAULTS, *_BOOT_ENTRIES),
+        reboot=True,
+    ),
     Note("restart the services that use TPUs: limits are given to a service at its start", _SYSTEMD_DEFAULTS),
     Note(
         "log in again: limits and environment are given to a session at its login",
@@ -87,9 +96,9 @@ def commands(paths: Sequence[str], profile: Profile) -> list[Command]:
     return [c for c in known if _match(paths, c.paths) and not _match(paths, c.unless)]
 
 
-def notes(paths: Sequence[str]) -> list[str]:
-    """Say what a person has to do for changes of these paths to take effect."""
-    return [note.text for note in NOTES if _match(paths, note.paths)]
+def notes(paths: Sequence[str]) -> list[Note]:
+    """Give what a person has to do for changes of these paths to take effect."""
+    return [note for note in NOTES if _match(paths, note.paths)]
 
 
 def _match(paths: Sequence[str], patterns: Iterable[str]) -> bool:

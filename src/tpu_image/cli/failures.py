@@ -48,7 +48,9 @@ def _lines(error: BaseException) -> Sequence[str]:
         return [str(error.args[0])]
     if isinstance(error, OSError):
         return [_system_error(error)]
-    return [f"internal error: {type(error).__name__}: {error}; run it again with --debug and report what it says"]
+    return [
+        f"internal error: {type(error).__name__}: {error}; run it again with --debug and report what it says"
+    ]
 
 
 def _system_error(error: OSError) -> str:

@@ -27,8 +27,7 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"tpu_image.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
+        command: click.Command = importlib.import_module(f"tpu_image.cli.{cmd_name}").command
         return command
 
     def resolve_command(

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from tpu_image import catalogue
 from tpu_image.catalogue import choices
-from tpu_image.catalogue.hardware import Generation
+from tpu_image.catalogue.hardware import Generation, MachineType
 from tpu_image.catalogue.requirement import Platform, Profile
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.settings import Settings
@@ -157,7 +157,7 @@ def profile_options(function: Function) -> Function:
         return function(profile=make_profile(chosen), **arguments)
 
     decorated: Any = with_profile
-    for option in reversed(_PROFILE_OPTIONS.values()):
+    for option in reversed([*_PROFILE_OPTIONS.values()]):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 
@@ -181,13 +181,15 @@ def make_profile(chosen: Mapping[str, Any]) -> Profile:
 
 
 def _generations(
-    listed: tuple[Generation, ...] | None, machine: choices.MachineType | None
+    listed: tuple[Generation, ...] | None, machine: MachineType | None
 ) -> tuple[Generation, ...]:
     if machine is None:
         return listed or ()
     of_machine = choices.generations(machine.generation)
     if listed and listed != of_machine:
-        raise UnusableError(f"--machine {machine.name} has {machine.generation}: leave --tpu out, or give that")
+        raise UnusableError(
+            f"--machine {machine.name} has {machine.generation}: leave --tpu out, or give that"
+        )
     return of_machine
 
 

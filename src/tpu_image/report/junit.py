@@ -93,9 +93,9 @@ def _details(verdict: Verdict) -> list[str]:
 
 def _place(evidence: Evidence) -> str:
     place = printable(evidence.path) + (f":{evidence.line}" if evidence.line else "")
-    found = f" found {printable(evidence.found)!r}" if evidence.found else ""
-    expected = f" expected {printable(evidence.expected)!r}" if evidence.expected else ""
-    return f"{place}:{found}{expected}" if found or expected else place
+    found = f"\n  found: {printable(evidence.found)}" if evidence.found else ""
+    expected = f"\n  expected: {printable(evidence.expected)}" if evidence.expected else ""
+    return place + found + expected
 
 
 def _warnings(report: Report) -> list[str]:

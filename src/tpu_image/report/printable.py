@@ -21,7 +21,7 @@ def printable(text: str, limit: int = LIMIT) -> str:
     """
     cut = text[:limit]
     safe = cut if cut.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in cut)
-    return safe if len(text) <= limit else f"{safe}… ({len(text)} characters)"
+    return safe if len(text) <= limit else f"{safe}... ({len(text)} characters)"
 
 
 def _escape(character: str) -> str:

@@ -54,8 +54,8 @@ def summary(report: Report, *, color: bool = False) -> str:
     counts = ", ".join(f"{count} {status.value}" for status, count in report.counts().items() if count)
     if report.ok:
         return f"{_paint('ok', Status.PASS, color)}: {counts}"
-    if not report.counts()[Status.PASS]:
-        counts = f"nothing holds ({counts or 'nothing was checked'})"
+    if not any(report.counts()[status] for status in Status if status is not Status.SKIP):
+        counts = f"nothing was checked ({counts})" if counts else "nothing was checked"
     return f"{_paint('not ok', Status.FAIL, color)}: {counts}"
 
 
@@ -82,7 +82,7 @@ def _lines(group: Sequence[Verdict], width: int, color: bool) -> Iterator[str]:
     for evidence in first.evidence:
         yield from _evidence_lines(evidence)
     if first.remedy:
-        yield f"{_INDENT}→ {printable(first.remedy)}"
+        yield f"{_INDENT}remedy: {printable(first.remedy)}"
 
 
 def _evidence_lines(evidence: Evidence) -> Iterator[str]:
