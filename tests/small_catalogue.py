@@ -1,7 +1,11 @@
-"""A catalogue of a few requirements, for tests of what reads it: they say nothing about TPUs."""
+"""A catalogue of a few requirements, for tests of what reads it: they say nothing about TPUs.
+
+``python -m small_catalogue`` is the command line with this catalogue in place of the real one.
+"""
 
 from __future__ import annotations
 
+from tpu_image import catalogue
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Verdict
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay
@@ -78,3 +82,15 @@ class RunningToo(Running):
 
 
 REQUIREMENTS = (Greeting(), Rule(), OnGke(), Running(), RunningToo())
+
+
+def install() -> None:
+    """Have it stand in for the real catalogue in this process."""
+    catalogue.requirements = lambda: REQUIREMENTS  # type: ignore[assignment]
+
+
+if __name__ == "__main__":
+    from tpu_image.cli import run
+
+    install()
+    run()

@@ -9,8 +9,8 @@ import click
 
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
-from tpu_image.cli.output import emit, wants_color
-from tpu_image.cli.target import opened
+from tpu_image.inspection import inspect, opened
+from tpu_image.output import emit, wants_color
 
 
 @click.command(
@@ -60,7 +60,7 @@ def command(
     kernel and limits are then looked at too. Nothing is changed.
     """
     with opened(target, live) as it:
-        report = reports.inspect(it, profile, only)
+        report = inspect(it, profile, only)
     colored = wants_color(color) and output is None
     emit(reports.render(report, form, color=colored, quiet=quiet), output)
     return OK if report.ok else NOT_OK

@@ -10,12 +10,11 @@ import click
 from tpu_image import catalogue
 from tpu_image.catalogue.sections import by_section
 from tpu_image.cli import options
-from tpu_image.cli.output import emit
+from tpu_image.output import emit
+from tpu_image.report.json import dump, requirements_document
 
 if TYPE_CHECKING:
     from tpu_image.catalogue.requirement import Requirement
-
-SCHEMA = "tpu-image/explain/1"
 
 _WIDTH = 78
 
@@ -46,19 +45,11 @@ def command(requirement: str | None, form: str) -> None:
     """
     chosen = catalogue.select([requirement] if requirement else [])
     if form == "json":
-        emit(_json(chosen))
+        emit(dump(requirements_document(chosen)))
     elif requirement:
         emit("\n".join(_details(one) for one in chosen))
     else:
         emit("".join(_table(chosen)))
-
-
-def _json(requirements: Sequence[Requirement]) -> str:
-    import json
-
-    fields = ("id", "title", "why", "source", "changes", "remedy", "live")
-    entries = [{field: getattr(one, field) for field in fields} for one in requirements]
-    return json.dumps({"schema": SCHEMA, "requirements": entries}, indent=2) + "\n"
 
 
 def _table(requirements: Sequence[Requirement]) -> Iterator[str]:

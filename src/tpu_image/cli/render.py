@@ -10,8 +10,8 @@ from tpu_image.catalogue import readings
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import options
 from tpu_image.cli.failures import UnusableError, report
-from tpu_image.cli.output import emit
-from tpu_image.cli.target import opened
+from tpu_image.inspection import opened
+from tpu_image.output import emit
 from tpu_image.render.steps import RenderError, Steps, steps_of
 from tpu_image.trees.memory import MemoryTree
 from tpu_image.trees.overlay import Overlay

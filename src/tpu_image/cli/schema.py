@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from tpu_image.cli import options
-from tpu_image.cli.output import emit
+from tpu_image.output import emit
+from tpu_image.report.json import dump
 
 
 @click.command(
@@ -22,8 +23,6 @@ from tpu_image.cli.output import emit
 @options.debug_option
 def command(document: str, output: Path | None) -> None:
     """Print the JSON schema (draft 2020-12) of a document."""
-    import json
-
     if document == "check":
         from tpu_image.report.schema import check_schema
 
@@ -32,4 +31,4 @@ def command(document: str, output: Path | None) -> None:
         from tpu_image.spec import json_schema
 
         schema = json_schema()
-    emit(json.dumps(schema, indent=2) + "\n", output)
+    emit(dump(schema), output)

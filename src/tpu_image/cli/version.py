@@ -6,7 +6,7 @@ import click
 
 from tpu_image import __version__
 from tpu_image.cli import options
-from tpu_image.cli.output import emit
+from tpu_image.output import emit
 
 
 @click.command("version", epilog=options.examples("tpu-image version"))

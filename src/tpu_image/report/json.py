@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from tpu_image.catalogue.requirement import Evidence, Profile, Verdict
+from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
 from tpu_image.report.model import Report
 from tpu_image.report.printable import printable
 
 SCHEMA = "tpu-image/check/1"
 """Name of the shape: the number grows when a reader of the old shape could be misled."""
+
+EXPLAIN_SCHEMA = "tpu-image/explain/1"
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -37,6 +40,13 @@ def profile_document(profile: Profile) -> dict[str, Any]:
     }
 
 
+def requirements_document(requirements: Sequence[Requirement]) -> dict[str, Any]:
+    """Give what the catalogue says of requirements as the values of a JSON document."""
+    fields = ("id", "title", "why", "source", "changes", "remedy", "live")
+    entries = [{field: getattr(one, field) for field in fields} for one in requirements]
+    return {"schema": EXPLAIN_SCHEMA, "requirements": entries}
+
+
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {
         "requirement": verdict.requirement,
@@ -57,7 +67,12 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
 
 
 def render(report: Report) -> str:
-    """Write the report as JSON text: ASCII alone, two spaces of indentation, a newline at the end."""
+    """Write the report as JSON text."""
+    return dump(document(report))
+
+
+def dump(values: dict[str, Any]) -> str:
+    """Write values as JSON text: ASCII alone, two spaces of indentation, a newline at the end."""
     import json
 
-    return json.dumps(document(report), indent=2) + "\n"
+    return json.dumps(values, indent=2) + "\n"

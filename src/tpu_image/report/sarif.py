@@ -14,7 +14,7 @@ from typing import Any
 from tpu_image import __version__
 from tpu_image.catalogue.requirement import Evidence, Requirement, Status, Verdict
 from tpu_image.catalogue.sections import section
-from tpu_image.report.json import profile_document
+from tpu_image.report.json import dump, profile_document
 from tpu_image.report.model import Report
 from tpu_image.report.printable import printable
 
@@ -31,10 +31,8 @@ _ROOT = "TARGET"
 
 
 def render(report: Report) -> str:
-    """Write the report as SARIF text: ASCII alone, two spaces of indentation, a newline at the end."""
-    import json
-
-    return json.dumps(document(report), indent=2) + "\n"
+    """Write the report as SARIF text."""
+    return dump(document(report))
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""What a command works on: the root of an image, and the running machine where it is one."""
+"""From the name of a target to the report on it: what the command line and the single file share."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpu_image.cli.failures import UnusableError
+from tpu_image import catalogue
+from tpu_image.catalogue import readings
+from tpu_image.catalogue.requirement import Profile
+from tpu_image.report.model import Report
 from tpu_image.trees.base import Tree, TreeError
 from tpu_image.trees.directory import DirectoryTree
 
@@ -27,14 +30,14 @@ class Target:
 
 @contextlib.contextmanager
 def opened(name: str, live: str | None = None) -> Iterator[Target]:
-    """Open what a command line names: ``/`` is the running machine, a directory the root of an image.
+    """Open what a user names: ``/`` is the running machine, another directory the root of an image.
 
     Args:
         name: the target.
         live: a directory with a recording of a running machine, in place of the machine itself.
 
     Raises:
-        UnusableError: it does not exist or is nothing that can be opened.
+        TreeError: it does not exist or is nothing that can be opened; the reason says what to give.
     """
     with contextlib.ExitStack() as stack:
         tree = stack.enter_context(_directory(name, "give a directory, or / for this machine"))
@@ -53,4 +56,15 @@ def _directory(name: str, instead: str) -> DirectoryTree:
     try:
         return DirectoryTree(name)
     except TreeError as error:
-        raise UnusableError(f"{name}: {error.reason}; {instead}") from error
+        raise TreeError(name, f"{error.reason}; {instead}") from error
+
+
+def inspect(target: Target, profile: Profile, only: Sequence[str] = ()) -> Report:
+    """Check a target.
+
+    Raises:
+        UnknownRequirementError: ``only`` or a waiver names a requirement that does not exist.
+    """
+    verdicts = readings.check(target.tree, profile, live=target.live, only=only)
+    ok = readings.holds(verdicts)
+    return Report(target.name, profile, verdicts, ok, catalogue.requirements(), target.root)
