@@ -91,10 +91,11 @@ def ask(
     log = done.stdout + done.stderr
     assert done.returncode == 0, log
     assert f"DEVPATH={device.devpath}" in log, log
-    modes = re.findall(r":\d+ MODE (0\d*)$", log, re.MULTILINE)
-    tags = re.search(r"^CURRENT_TAGS=:(.*):$", log, re.MULTILINE)
+    # systemd 256 and newer end with a summary of their own.
+    modes = re.findall(r"(?::\d+ MODE|^Device node permission:\n ) (0\d+)$", log, re.MULTILINE)
+    tags = re.search(r"^ *CURRENT_TAGS=:(.*):$", log, re.MULTILINE)
     return Answer(
-        run=re.findall(r"^run: '(.*)'$", log, re.MULTILINE),
+        run=re.findall(r"^(?:run: '|  RUN\{\w+\} : )(.*?)'?$", log, re.MULTILINE),
         tags=set(tags[1].split(":")) if tags else set(),
         mode=modes[-1] if modes else "",
         log=log,

@@ -252,7 +252,8 @@ def test_generated_rules_mean_the_same_to_udev(tmp_path: Path, seed: int, device
     assert len(sure) > 10, "the rules are too simple to tell anything"
     assert [line for line in real.run if line in sure] == [c.value for c in ours.run if c.value in sure]
     assert {line.split()[0] for line in real.run} <= {command.value.split()[0] for command in ours.run}
-    assert {tag for tag, certain in ours.tags.items() if certain} <= real.tags <= set(ours.tags)
+    if ours.tags:  # udev shows the last tags there were when all are taken away
+        assert {tag for tag, certain in ours.tags.items() if certain} <= real.tags <= set(ours.tags)
     assert real.mode in {candidate.value for candidate in ours.mode.candidates()} | {""}
     assert ours.mode.settles(lambda value: value == real.mode) is not False or not real.mode
 

@@ -148,6 +148,10 @@ def test_id_and_driver_are_those_of_the_parent_that_matched() -> None:
     ]
 
 
+def test_a_line_that_udev_does_not_look_at_settles_on_no_parent() -> None:
+    assert runs('DRIVERS=="pcieport", MODE="0600", GOTO="nowhere"\nRUN+="$id."\n') == ["."]
+
+
 def test_a_value_that_depends_on_a_program_is_in_doubt() -> None:
     assert runs('PROGRAM="/bin/x"\nRUN+="/bin/y $result"\n') == ["/bin/y $result?"]
 
