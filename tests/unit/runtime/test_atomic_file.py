@@ -109,7 +109,7 @@ def test_the_owner_is_put_right_and_the_home_given_to_its_user(tmp_path: Path) -
     owner = Owner(2000, 2000)
     assert atomic_file.write_in_home(str(tmp_path / "tpu-runtime"), "tpu-env", b"new\n", owner)
     for path in (tmp_path / "tpu-runtime", tmp_path / "tpu-runtime/tpu-env"):
-        assert (path.stat().st_uid, path.stat().st_gid) == owner
+        assert Owner(path.stat().st_uid, path.stat().st_gid) == owner
 
 
 def test_what_a_killed_writer_left_is_cleared_away_once_it_is_old(home: Path) -> None:
