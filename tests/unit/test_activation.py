@@ -49,6 +49,13 @@ def test_rules_are_loaded_before_devices_are_triggered_and_waited_for() -> None:
     assert all(command.startswith("udevadm trigger --action=add ") for command in commands[1:-1])
 
 
+def test_a_unit_that_a_target_newly_wants_is_started() -> None:
+    link = "/etc/systemd/system/multi-user.target.wants/tpu.service"
+    commands = [" ".join(c.arguments) for c in activation.commands([link], EVERYTHING, links=[link])]
+    assert commands == ["systemctl daemon-reload", "systemctl start tpu.service"]
+    assert shown(link) == ["systemctl daemon-reload"], "a link that is gone starts nothing"
+
+
 def test_boot_entries_that_were_edited_need_no_update_grub() -> None:
     assert shown("/etc/default/grub.d/99-tpu.cfg", "/boot/grub/grub.cfg") == []
 
