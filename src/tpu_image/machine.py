@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from tpu_image.catalogue.activation import Command
@@ -26,16 +26,16 @@ def managed_by_systemd() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def find_program(name: str, directories: Iterable[str] = PROGRAM_DIRECTORIES) -> str | None:
+def find_program(name: str) -> str | None:
     """Give the absolute path of a program of the system; None where it is not installed."""
-    for directory in directories:
+    for directory in PROGRAM_DIRECTORIES:
         path = Path(directory, name)
         if path.is_file() and os.access(path, os.X_OK):
             return str(path)
     return None
 
 
-def run(command: Command, directories: Iterable[str] = PROGRAM_DIRECTORIES) -> None:
+def run(command: Command) -> None:
     """Run one command to its end.
 
     Raises:
@@ -43,7 +43,7 @@ def run(command: Command, directories: Iterable[str] = PROGRAM_DIRECTORIES) -> N
     """
     import subprocess
 
-    program = find_program(command.arguments[0], directories)
+    program = find_program(command.arguments[0])
     shown = " ".join(command.arguments)
     if program is None:
         raise ActivationError(f"{shown}: {command.arguments[0]} is not installed; run it to {command.why}")

@@ -54,7 +54,7 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with open(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

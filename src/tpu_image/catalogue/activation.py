@@ -7,6 +7,7 @@ directory nothing is run: the machine that boots from it reads the files anyway.
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from tpu_image.catalogue.requirement import Profile
 _UDEV = ("*/udev/rules.d/*", "*/udev/bind_to_vfio_pci.sh")
 _GRUB_DEFAULTS = ("/etc/default/grub", "/etc/default/grub.d/*")
 _BOOT_ENTRIES = ("/boot/*", "/efi/*")
+_WANTED = ("*/systemd/system/*.wants/*",)
 _SYSTEMD_DEFAULTS = ("*/systemd/system.conf", "*/systemd/system.conf.d/*")
 
 
@@ -90,9 +92,15 @@ NOTES: tuple[Note, ...] = (
 )
 
 
-def commands(paths: Sequence[str], profile: Profile) -> list[Command]:
-    """Give the commands that make changes of these paths take effect, in the order to run them."""
-    known = (*_BEFORE_DEVICES, *_triggers(profile), *_AFTER_DEVICES)
+def commands(paths: Sequence[str], profile: Profile, *, links: Iterable[str] = ()) -> list[Command]:
+    """Give the commands that make changes take effect, in the order to run them.
+
+    Args:
+        paths: what was changed.
+        profile: whose generations' devices are treated as just added.
+        links: those of the paths that are links now: a unit that is newly wanted by a target is started.
+    """
+    known = (*_BEFORE_DEVICES, *_triggers(profile), *_AFTER_DEVICES, *_starts(links))
     return [c for c in known if _match(paths, c.paths) and not _match(paths, c.unless)]
 
 
@@ -106,23 +114,29 @@ def _match(paths: Sequence[str], patterns: Iterable[str]) -> bool:
 
 
 def _triggers(profile: Profile) -> list[Command]:
-    """Have udev treat the TPU's own functions and nodes as just added; no other device is touched.
+    """Have udev treat the TPUs of the profile as just added, and no other device.
 
-    Attributes that are named together must all match; each device id has a command of its own, since before
-    systemd 251 the last of several values of one attribute decided (udevadm(8), sd_device_enumerator).
+    Each device id has a command of its own: udevadm(8) says that different attributes must all match, not what
+    several values of one attribute mean. The bind script that the rules run opens the VFIO nodes as well.
     """
     trigger = ("udevadm", "trigger", "--action=add")
     why = "have udev apply the rules to the TPUs that are there"
-    found: list[Command] = []
-    for device in dict.fromkeys(generation.device for generation in profile.generations):
-        ids = (
+    vfio = [generation.device for generation in profile.generations if generation.node is NodeKind.VFIO]
+    matches: list[tuple[str, ...]] = [
+        (
+            "--subsystem-match=pci",
             f"--attr-match=vendor={hardware.GOOGLE_VENDOR:#06x}",
             f"--attr-match=device={device:#06x}",
         )
-        found.append(Command((*trigger, "--subsystem-match=pci", *ids), why, _UDEV))
-    kinds = {generation.node for generation in profile.generations}
-    if NodeKind.VFIO in kinds:
-        found.append(Command((*trigger, "--subsystem-match=vfio", "--subsystem-match=vfio-dev"), why, _UDEV))
-    if NodeKind.ACCEL in kinds:
-        found.append(Command((*trigger, "--subsystem-match=accel"), why, _UDEV))
-    return found
+        for device in dict.fromkeys(vfio)
+    ]
+    if len(vfio) < len(profile.generations):
+        matches.append(("--sysname-match=accel[0-9]*",))
+    return [Command((*trigger, *match), why, _UDEV) for match in matches]
+
+
+def _starts(links: Iterable[str]) -> list[Command]:
+    units = sorted({posixpath.basename(path) for path in links if _match([path], _WANTED)})
+    if not units:
+        return []
+    return [Command(("systemctl", "start", *units), "start what every boot will start", _WANTED, seconds=120)]

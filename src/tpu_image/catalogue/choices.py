@@ -24,11 +24,11 @@ class ChoiceError(ValueError):
     """A word is none of those allowed: the message is one line that names it and what is allowed."""
 
 
-def unknown(what: str, word: str, names: Sequence[str]) -> ChoiceError:
-    """Make the refusal of a word, with the names that look most like it, or else all of them."""
+def unknown(what: str, word: str, names: Sequence[str], *, likeness: float = 0.6) -> ChoiceError:
+    """Make the refusal of a word, with the names that look at least so much like it, or else all of them."""
     import difflib
 
-    similar = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    similar = difflib.get_close_matches(word, names, n=3, cutoff=likeness)
     hint = f"did you mean {' or '.join(similar)}?" if similar else f"give one of {', '.join(names)}"
     return ChoiceError(f"unknown {what} {word!r}; {hint}")
 
@@ -59,7 +59,7 @@ def machine_type(word: str) -> MachineType:
     for machine in hardware.MACHINE_TYPES:
         if machine.name == name:
             return machine
-    raise unknown("machine type", word, [m.name for m in hardware.MACHINE_TYPES])
+    raise unknown("machine type", word, [m.name for m in hardware.MACHINE_TYPES], likeness=0.9)
 
 
 def platform(word: str) -> Platform:

@@ -8,6 +8,7 @@ import click
 
 from tpu_image import machine
 from tpu_image.catalogue import activation, readings
+from tpu_image.catalogue.activation import Command
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
 from tpu_image.cli.failures import report as tell
@@ -17,6 +18,7 @@ from tpu_image.plan import Plan
 from tpu_image.plan import apply as write
 from tpu_image.plan import undo as take_back
 from tpu_image.report.printable import printable
+from tpu_image.trees.memory import Symlink
 
 
 @click.command(
@@ -73,7 +75,8 @@ def _apply(root: str, plan: Plan, profile: Profile, only: Sequence[str], quiet: 
     if not quiet:
         emit("".join(f"{change}\n" for change in changed) or "nothing to change\n")
     paths = [change.path for change in changed]
-    activated = _activate(root, paths, profile, quiet)
+    links = [change.path for change in changed if isinstance(change.after, Symlink)]
+    activated = _activate(root, activation.commands(paths, profile, links=links), quiet)
     with opened(root) as target:
         report = inspect(target, profile, only)
     emit(("" if quiet else "\n") + reports.render(report, "text", color=color, quiet=quiet))
@@ -88,15 +91,16 @@ def _undo(root: str, profile: Profile, force: bool, quiet: bool) -> int:
         emit(restored or "nothing to undo\n")
     for kept in undone.kept:
         tell(f"{kept.path}: left as it is: {kept.reason}")
-    activated = _activate(root, undone.restored, profile, quiet)
+    activated = _activate(root, activation.commands(undone.restored, profile), quiet)
     _tell_what_remains(root, undone.restored)
     return OK if activated and not undone.kept else NOT_OK
 
 
-def _activate(root: str, paths: Sequence[str], profile: Profile, quiet: bool) -> bool:
-    """Make changes take effect where they were made on the running machine; say whether that succeeded."""
-    commands = activation.commands(paths, profile) if is_running_machine(root) else []
-    if commands and not machine.managed_by_systemd():
+def _activate(root: str, commands: Sequence[Command], quiet: bool) -> bool:
+    """Make changes take effect if they were made on the running machine; say whether that succeeded."""
+    if not commands or not is_running_machine(root):
+        return True
+    if not machine.managed_by_systemd():
         tell(
             "systemd does not run this machine, so nothing is reloaded; the changes take effect at its next boot"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from tpu_image.render.steps import Step, Steps, is_plain_text
+from tpu_image.render.steps import Step, Steps, is_plain_text, packed
 from tpu_image.trees.memory import Directory, File, Symlink
 
 USER_DATA_LIMIT = 256 * 1024
@@ -44,7 +44,7 @@ def _file(path: str, file: File) -> Iterator[str]:
         yield from (f"      {line}" if line else "" for line in _lines(file))
     else:
         yield "    encoding: gz+b64"
-        yield f"    content: {_compressed(file.content)}"
+        yield f"    content: {packed(file.content)}"
 
 
 def _quoted(value: str | list[str]) -> str:
@@ -59,13 +59,6 @@ def _lines(file: File) -> list[str]:
 def _is_block(content: bytes) -> bool:
     """Whether YAML's literal block gives the content back: it neither begins nor ends in blank lines."""
     return is_plain_text(content) and content[:1] not in (b" ", b"\t", b"\n") and content[-2:] != b"\n\n"
-
-
-def _compressed(content: bytes) -> str:
-    import base64
-    import gzip
-
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode("ascii")
 
 
 def _commands(steps: Steps) -> Iterator[list[str]]:

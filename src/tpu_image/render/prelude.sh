@@ -66,7 +66,7 @@ file() {
     path=$1
     [ ! -L "$path" ] || path=$(readlink -f -- "$path")
     new=$path.tpu-image-new
-    if [ "$4" = base64 ]; then base64 -d > "$new"; else cat > "$new"; fi
+    if [ "$4" = packed ]; then base64 -d | gzip -dc > "$new"; else cat > "$new"; fi
     chown "$3" -- "$new"
     chmod "$2" -- "$new"
     if [ "$5" = no ]; then keep "$path" "$new"; fi

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tpu_image.render.steps import Step, Steps, is_plain_text
+from tpu_image.render.steps import Step, Steps, is_plain_text, packed
 from tpu_image.trees.memory import Directory, File, Symlink
 
 _LINE = 76
@@ -66,8 +66,8 @@ def _file(step: Step, after: File) -> Iterator[str]:
     command += [step.path, *_access(after)]
     plain = is_plain_text(after.content)
     if not step.adds_lines:
-        command += ["text" if plain else "base64", "no" if step.before is None else "yes"]
-    text = after.content.decode("utf-8") if plain else _base64(after.content)
+        command += ["text" if plain else "packed", "no" if step.before is None else "yes"]
+    text = after.content.decode("utf-8") if plain else _in_lines(packed(after.content))
     end = _delimiter(text)
     yield f"{shlex.join(command)} <<'{end}'\n{text}{end}"
 
@@ -76,11 +76,8 @@ def _access(node: File | Directory) -> list[str]:
     return [f"{node.mode:o}", f"{node.uid}:{node.gid}"]
 
 
-def _base64(content: bytes) -> str:
-    import base64
-
-    encoded = base64.b64encode(content).decode("ascii")
-    return "".join(f"{encoded[at : at + _LINE]}\n" for at in range(0, len(encoded), _LINE))
+def _in_lines(text: str) -> str:
+    return "".join(f"{text[at : at + _LINE]}\n" for at in range(0, len(text), _LINE))
 
 
 def _delimiter(text: str) -> str:

@@ -55,6 +55,7 @@ def steps_of(overlay: Overlay, profile: Profile) -> Steps:
     steps = [Step(path, overlay.before(path), overlay.written[path]) for path in sorted(overlay.written)]
     changed = [step for step in steps if step.before != step.after]
     paths = [step.path for step in changed]
+    links = [step.path for step in changed if isinstance(step.after, Symlink)]
     targets = [step.after.target for step in changed if isinstance(step.after, Symlink)]
     for path in (*paths, *targets):
         if not path.isprintable():
@@ -62,7 +63,7 @@ def steps_of(overlay: Overlay, profile: Profile) -> Steps:
     generations = ", ".join(generation.name for generation in profile.generations)
     return Steps(
         changed,
-        activation.commands(paths, profile),
+        activation.commands(paths, profile, links=links),
         activation.notes(paths),
         f"Made by tpu-image {__version__} for {profile.platform.value}, TPU {generations}.",
     )
@@ -75,3 +76,11 @@ def is_plain_text(content: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return text.endswith("\n") and all(line.replace("\t", " ").isprintable() for line in text.split("\n"))
+
+
+def packed(content: bytes) -> str:
+    """Give a file as base64 of its gzip form: the same text each time."""
+    import base64
+    import gzip
+
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode("ascii")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_types import Run
 
+from cli_types import Run
 from tpu_image import inspection, machine
 from tpu_image.catalogue.activation import Command
 from tpu_image.cli import apply

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_types import Run
 from jsonschema import Draft202012Validator
 
+from cli_types import Run
 from tpu_image.report.schema import check_schema
 
 
@@ -39,7 +39,12 @@ def test_skips_alone_are_not_ok(run: Run, root: Path) -> None:
 
 def test_json_follows_the_published_schema(run: Run, root: Path) -> None:
     Draft202012Validator.check_schema(check_schema())
-    for options in ([], ["--platform", "gke"], ["--waive", "vfio.rule=x", "--device-group", "tpu"], ["--only", "gke"]):
+    for options in (
+        [],
+        ["--platform", "gke"],
+        ["--waive", "vfio.rule=x", "--device-group", "tpu"],
+        ["--only", "gke"],
+    ):
         document = json.loads(run("check", root, "--format", "json", *options).out)
         Draft202012Validator(check_schema()).validate(document)
         assert document["schema"] == "tpu-image/check/1"
@@ -83,7 +88,16 @@ def test_a_waived_requirement_is_skipped_with_its_reason(run: Run, good_root: Pa
 
 
 def test_the_profile_is_what_the_options_say(run: Run, root: Path) -> None:
-    options = "--platform gke --tpu tpu7x,v6e --telemetry --device-group tpu --no-agent".split()
+    options = [
+        "--platform",
+        "gke",
+        "--tpu",
+        "tpu7x,v6e",
+        "--telemetry",
+        "--device-group",
+        "tpu",
+        "--no-agent",
+    ]
     profile = json.loads(run("check", root, *options, "--format", "json").out)["profile"]
     assert profile == {
         "platform": "gke",

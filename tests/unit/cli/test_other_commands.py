@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_types import Run
 from jsonschema import Draft202012Validator
 
+from cli_types import Run
 from tpu_image import __version__
 from tpu_image.cli.group import COMMANDS
 

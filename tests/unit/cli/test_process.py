@@ -27,7 +27,11 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_package_is_a_program() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tpu_image", "--version"], env=ENVIRONMENT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "tpu_image", "--version"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.startswith("tpu-image 0.")
 

@@ -93,7 +93,9 @@ def test_a_failure_tells_place_and_remedy() -> None:
 
 
 def test_a_warning_is_told_beside_the_cases() -> None:
-    assert "kernel.idle: idle is set twice" in str(suite_of(reports.report(reports.WARNING)).findtext("system-out"))
+    assert "kernel.idle: idle is set twice" in str(
+        suite_of(reports.report(reports.WARNING)).findtext("system-out")
+    )
 
 
 def test_a_report_without_verdicts_is_no_success() -> None:

@@ -124,7 +124,9 @@ def test_a_result_without_evidence_points_to_the_root() -> None:
 @pytest.mark.parametrize("path", ["/a:b", "/a?b#c", "/ü", "/a%41", "//x", "/\udcfe"])
 def test_an_odd_path_comes_back_from_its_uri(path: str) -> None:
     verdict = Verdict("kernel.thp", Status.FAIL, "x", (Evidence(path),))
-    uri = run_of(reports.report(verdict))["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    uri = run_of(reports.report(verdict))["results"][0]["locations"][0]["physicalLocation"][
+        "artifactLocation"
+    ]["uri"]
     assert unquote_to_bytes(uri) == path.lstrip("/").encode("utf-8", "surrogateescape")
 
 
