@@ -155,11 +155,11 @@ class Units:
         return sorted(names)
 
     def services_running(
-        self, predicate: Callable[[Command], bool], *, mentioning: str = ""
+        self, predicate: Callable[[Command], bool], *, mentioning: Sequence[str] = ()
     ) -> list[tuple[Unit, Command, Located]]:
         """Find loadable services with a start command that satisfies the predicate, in order of their names.
 
-        ``mentioning`` spares time: a unit is parsed only where one of its files contains the text.
+        ``mentioning`` spares time: a unit is parsed only where one of its files contains one of the texts.
         """
         found: list[tuple[Unit, Command, Located]] = []
         for name in self.names():
@@ -173,14 +173,17 @@ class Units:
                 found += [(unit, c, located) for c, located in unit.commands(key) if predicate(c)]
         return found
 
-    def _mentions(self, name: str, text: str) -> bool:
-        if not text:
+    def _mentions(self, name: str, texts: Sequence[str]) -> bool:
+        if not texts:
             return True
         fragment = self._find_fragment(name)
         if fragment is None:
             return False
-        paths = [fragment[1], *self._drop_ins(fragment[0])]
-        return any(text in _text(self._tree, path) for path in paths)
+        for path in (fragment[1], *self._drop_ins(fragment[0])):
+            content = _text(self._tree, path)
+            if any(text in content for text in texts):
+                return True
+        return False
 
     def starts_at_boot(self, name: str) -> bool:
         """Whether the default target pulls the unit in, by links or settings, over any number of units."""
