@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tpu_image.catalogue.distribution import distribution_of
-from tpu_image.catalogue.systemd import Unit, Units, manager_configuration, service_defaults
+from tpu_image.catalogue.systemd import Unit, Units, manager_configuration
 from tpu_image.formats.limits import (
     Effective,
     Entry,
@@ -164,10 +164,7 @@ class Services:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-
-    @functools.cached_property
-    def _units(self) -> Units:
-        return Units(self._tree)
+        self._units = Units(tree)
 
     @functools.cached_property
     def manager(self) -> Configuration:
@@ -177,7 +174,7 @@ class Services:
     @functools.cached_property
     def by_type(self) -> Configuration:
         """The drop-ins for all services."""
-        return service_defaults(self._tree)
+        return self._units.service_defaults()
 
     def default(self, item: Item) -> ServiceLimit:
         """What a service gets that says nothing of its own."""

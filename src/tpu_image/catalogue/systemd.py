@@ -93,17 +93,23 @@ class Units:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._directories: list[str] = []
-        self._places: dict[str, list[str]] = {}
-        """Name of an entry of a unit directory to its paths, the first wins."""
         self._units: dict[str, Unit | None] = {}
         self._files: dict[str, UnitFile] = {}
         self._reached: dict[str, None] = {}
         self._to_visit = deque(["default.target"])
-        for directory in dict.fromkeys(tree.resolve(directory) for directory in UNIT_DIRECTORIES):
-            self._directories.append(directory)
-            for name in tree.names(directory):
-                self._places.setdefault(name, []).append(posixpath.join(directory, name))
+
+    @functools.cached_property
+    def _directories(self) -> list[str]:
+        return list(dict.fromkeys(self._tree.resolve(directory) for directory in UNIT_DIRECTORIES))
+
+    @functools.cached_property
+    def _places(self) -> dict[str, list[str]]:
+        """Name of an entry of a unit directory to its paths, the first wins."""
+        places: dict[str, list[str]] = {}
+        for directory in self._directories:
+            for name in self._tree.names(directory):
+                places.setdefault(name, []).append(posixpath.join(directory, name))
+        return places
 
     @functools.cached_property
     def _definitions(self) -> dict[str, str]:
@@ -184,6 +190,11 @@ class Units:
             if any(text in content for text in texts):
                 return True
         return False
+
+    def service_defaults(self) -> Configuration:
+        """What ``service.d`` sets for services of whatever name."""
+        directories = [f"{directory}/service.d" for directory in UNIT_DIRECTORIES]
+        return self._configuration(order_by_name(_drop_in_files(self._tree, directories)))
 
     def starts_at_boot(self, name: str) -> bool:
         """Whether the default target pulls the unit in, by links or settings, over any number of units."""
@@ -341,12 +352,6 @@ def _may_alias(name: str, target: str) -> bool:
     if target_instance == "":
         return instance is not None
     return instance == target_instance
-
-
-def service_defaults(tree: Tree) -> Configuration:
-    """Read the drop-ins for services of whatever name (``service.d``, systemd.unit(5))."""
-    drop_ins = _drop_in_files(tree, [f"{directory}/service.d" for directory in UNIT_DIRECTORIES])
-    return Configuration([(path, UnitFile(_text(tree, path))) for path in order_by_name(drop_ins)])
 
 
 def manager_configuration(tree: Tree) -> Configuration:
