@@ -41,19 +41,19 @@ def plan_sessions(overlay: Overlay, item: Item) -> None:
 
 
 def _add_lines(trial: Overlay, path: str, item: Item, login: Login, domain: str) -> None:
-    """Add the hard and the soft line where each is too low or left open; soft last, since hard caps it."""
+    """Add the hard and the soft line where each is too low; soft last, since hard caps it.
+
+    A half that no line decides and that is high enough all the same gets no line: it would cap those who
+    have more.
+    """
     for half in reversed(HALVES):
         value, decided_by = Sessions(trial).granted(login, item).half(half)
-        if decided_by is None:
-            wanted = max(value, item.needed)
-        elif value >= item.needed:
+        if value >= item.needed:
             continue
-        else:
-            wanted = item.needed
-            if domain == "*":
-                domain = decided_by.entry.domain  # a range of ids that takes in everybody outranks *
+        if domain == "*" and decided_by is not None:
+            domain = decided_by.entry.domain  # a range of ids that takes in everybody outranks *
         file = LimitsFile(_own_text(trial, path))
-        trial.write(path, file.with_line(domain, half, item.name, format_value(item.name, wanted)).text)
+        trial.write(path, file.with_line(domain, half, item.name, format_value(item.name, item.needed)).text)
 
 
 def plan_services(overlay: Overlay, item: Item) -> None:

@@ -181,9 +181,7 @@ def test_apply_writes_two_drop_ins_on_a_plain_system() -> None:
         "* soft memlock unlimited",
         "root hard memlock unlimited",
         "root soft memlock unlimited",
-        "* hard nofile 524288",
         "* soft nofile 100000",
-        "root hard nofile 524288",
         "root soft nofile 100000",
     ]
     assert written["/etc/systemd/system.conf.d/99-tpu-image.conf"].splitlines()[1:] == [
