@@ -86,7 +86,7 @@ def ask(
     (folder / "device").write_text(description(device))
     marks = [f"mkdir -p '{Path(path).parent}'; : > '{path}'\n" for path in existing]
     (folder / "marks").write_text("".join(marks))
-    command = ["unshare", "-m", "sh", "-c", INSIDE, "sh", folder, action, f"/sys{device.devpath}"]
+    command = ["unshare", "-m", "sh", "-c", INSIDE, "sh", str(folder), action, f"/sys{device.devpath}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     log = done.stdout + done.stderr
     assert done.returncode == 0, log

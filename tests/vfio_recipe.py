@@ -18,7 +18,7 @@ SUBSYSTEM=="pci", ACTION=="add", ATTRS{vendor}=="0x1ae0", ATTRS{device}=="0x0076
 
 # Bind all 'bind_to_vfio_pci' tagged devices to vfio-pci.
 TAG=="bind_to_vfio_pci", RUN+="/lib/udev/bind_to_vfio_pci.sh $kernel"
-"""
+"""  # noqa: E501
 
 BIND_SCRIPT = r"""#!/bin/bash
 #!/usr/bin/env bash
