@@ -10,7 +10,7 @@ from tpu_image.catalogue import boot_starts, files, runtime_archive
 from tpu_image.catalogue.boot_starts import BootTask, Examiner, Program, runs_archive
 from tpu_image.catalogue.requirement import Evidence, Requirement, Status, Verdict
 from tpu_image.catalogue.runtime_archive import Condition
-from tpu_image.catalogue.systemd import Units
+from tpu_image.catalogue.systemd import Units, units_of
 from tpu_image.runtime import settings
 from tpu_image.trees.base import Kind, Tree
 from tpu_image.trees.overlay import Overlay
@@ -23,7 +23,7 @@ SYSUSERS_PATH = "/usr/lib/sysusers.d/tpu-image.conf"
 
 def judge(requirement: Requirement, tree: Tree, task: BootTask) -> Verdict:
     """Judge whether the task is done at every boot."""
-    units = Units(tree)
+    units = units_of(tree)
     verdict = _judge_our_unit(requirement, tree, units, task)
     if verdict.status is not Status.FAIL:
         return verdict

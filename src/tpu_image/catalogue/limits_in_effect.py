@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tpu_image.catalogue.distribution import distribution_of
-from tpu_image.catalogue.systemd import Unit, Units, manager_configuration
+from tpu_image.catalogue.systemd import Unit, manager_configuration, units_of
 from tpu_image.formats.limits import (
     Effective,
     Entry,
@@ -164,7 +164,7 @@ class Services:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._units = Units(tree)
+        self._units = units_of(tree)
 
     @functools.cached_property
     def manager(self) -> Configuration:

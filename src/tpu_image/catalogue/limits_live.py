@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tpu_image.catalogue.limits_in_effect import MEMLOCK, NOFILE, RUNTIMES, Item
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
-from tpu_image.catalogue.systemd import Units
+from tpu_image.catalogue.systemd import units_of
 from tpu_image.formats.resource_limits import Limit, parse_process_limits
 from tpu_image.trees.base import Tree, TreeError
 
@@ -81,7 +81,7 @@ def _is_meant(tree: Tree, process: ServiceProcess, item: Item, processes: list[S
     """
     if process.service in RUNTIMES:
         return False
-    unit = Units(tree).unit(process.service)
+    unit = units_of(tree).unit(process.service)
     if unit is not None:
         return bool(unit.configuration.all("Service", f"Limit{item.setting}"))
     return any(item.suffices(other.limits[item.name]) for other in processes)

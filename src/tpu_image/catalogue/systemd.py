@@ -25,7 +25,7 @@ from tpu_image.formats.systemd_unit import (
     template_of,
     unit_type,
 )
-from tpu_image.trees.base import Kind, Tree, TreeError
+from tpu_image.trees.base import Kind, NotAFileError, NotFoundError, Tree, TreeError
 
 ALIAS_LIMIT = 8
 """Alias links followed from one name (``FOLLOW_MAX`` in systemd's ``src/basic/unit-file.c``)."""
@@ -88,13 +88,23 @@ class Unit:
         return found
 
 
+def units_of(tree: Tree) -> Units:
+    """Give the units of a tree, read once for all requirements and anew after a change of the tree."""
+    if Units not in tree.derived:
+        tree.derived[Units] = Units(tree)
+    units = tree.derived[Units]
+    assert isinstance(units, Units)  # noqa: S101 - for the type checker: nothing else is kept under this key
+    return units
+
+
 class Units:
-    """The system manager's units of one tree. Reads lazily and remembers: make a new one after a change."""
+    """The system manager's units of one tree. Reads lazily and remembers: :func:`units_of` shares one."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._units: dict[str, Unit | None] = {}
         self._files: dict[str, UnitFile] = {}
+        self._texts: dict[str, str] = {}
         self._reached: dict[str, None] = {}
         self._to_visit = deque(["default.target"])
 
@@ -182,14 +192,11 @@ class Units:
     def _mentions(self, name: str, texts: Sequence[str]) -> bool:
         if not texts:
             return True
-        fragment = self._find_fragment(name)
-        if fragment is None:
-            return False
-        for path in (fragment[1], *self._drop_ins(fragment[0])):
-            content = _text(self._tree, path)
-            if any(text in content for text in texts):
-                return True
-        return False
+        if name not in self._texts:
+            fragment = self._find_fragment(name)
+            paths = () if fragment is None else (fragment[1], *self._drop_ins(fragment[0]))
+            self._texts[name] = "\n".join(_text(self._tree, path) for path in paths)
+        return any(text in self._texts[name] for text in texts)
 
     def service_defaults(self) -> Configuration:
         """What ``service.d`` sets for services of whatever name."""
@@ -320,7 +327,14 @@ def _is_null(tree: Tree, path: str) -> bool:
 
 def _text(tree: Tree, path: str) -> str:
     """Read a unit file or drop-in; one that is a link to /dev/null or to nothing is empty."""
-    return "" if _is_null(tree, path) else tree.read_text_if_present(path) or ""
+    try:
+        return tree.read_text(path)
+    except NotFoundError:
+        return ""
+    except NotAFileError:
+        if _is_null(tree, path):
+            return ""
+        raise
 
 
 def _drop_in_files(tree: Tree, directories: Sequence[str]) -> list[str]:
