@@ -123,5 +123,5 @@ def _write_late(
         trial = Overlay(overlay)
         write(trial, path)
         if suffices(trial):
-            overlay.written.update(trial.written)
+            overlay.absorb(trial)
             return

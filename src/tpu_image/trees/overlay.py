@@ -162,6 +162,11 @@ class Overlay(Tree):
         self.derived.clear()
         self._resolved_directories = {"/"}
 
+    def absorb(self, trial: Overlay) -> None:
+        """Make the writes of an overlay over this one its own."""
+        for path, node in trial.written.items():
+            self._put(path, node)
+
     def before(self, path: str) -> Node | None:
         """What the base has at a canonical path; None where nothing is.
 
