@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,7 +66,7 @@ def boot(root: Path, *, seconds: float = 240) -> str:
         f"tpu-image-test-{os.getpid()}",
     ]
     log = root / "var/lib/tpu-image-test/console"
-    with log.open("wb") as console:
+    with one_at_a_time(), log.open("wb") as console:
         container = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -80,6 +84,14 @@ def boot(root: Path, *, seconds: float = 240) -> str:
     output = (root / "var/lib/tpu-image-test/output").read_text(errors="replace")
     assert done.read_text().strip() == "0", output
     return output
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Without a system manager on the host, containers would share one control group."""
+    with (Path(tempfile.gettempdir()) / "tpu-image-test-container.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def stop(container: subprocess.Popen[bytes]) -> None:

@@ -29,13 +29,13 @@ def ours(text: str) -> dict[str, str]:
     return found
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(TEXTS)
 def test_pam_env_reads_any_file_as_we_do(text: str) -> None:
     assert pam_env.read(text.encode()) == ours(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS, st.text(alphabet="ab01/ .'\"=é\\", max_size=10))
 def test_pam_env_reads_the_value_that_was_set(text: str, value: str) -> None:
     try:
