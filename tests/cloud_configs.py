@@ -118,6 +118,12 @@ CASES = {
     "base64 that is none": Case(
         entry("encoding: b64\ncontent: aGVsbG8"), ((5, "no valid b64", True),), schema=False, raises="Error"
     ),
+    "base64 with a foreign character": Case(
+        entry("encoding: b64\ncontent: aGVsbG8=\u00e9"),
+        ((5, "no valid b64", True),),
+        schema=False,
+        raises="ValueError",
+    ),
     "gzip that is none": Case(
         entry("encoding: gzip\ncontent: hello"),
         ((5, "no valid gzip", True),),

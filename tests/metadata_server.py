@@ -1,7 +1,7 @@
 """A metadata server for tests: it answers what it is told to, faults included.
 
 As a program it serves files: ``python3 metadata_server.py ADDRESS:PORT NAME=FILE...`` (attributes of the
-instance); a file that is missing is answered with 404.
+instance); a file that is missing is answered with 404, one that says ``forbidden`` with 403.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ class FileServer(Server):
 
     def next_answer(self, path: str) -> Answer:
         file = self.files.get(path[len(ATTRIBUTES) :]) if path.startswith(ATTRIBUTES) else None
-        return value(file.read_text()) if file is not None and file.is_file() else page(404)
+        if file is None or not file.is_file():
+            return page(404)
+        text = file.read_text()
+        return page(403) if text == "forbidden\n" else value(text)
 
 
 def main(arguments: list[str]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tpu_image.catalogue import container_store
 from tpu_image.catalogue.requirement import Evidence, Status
-from tpu_image.catalogue.systemd import Unit, Units
+from tpu_image.catalogue.systemd import Unit, units_of
 from tpu_image.formats import FormatError, container_command
 from tpu_image.formats.container_command import ContainerCommand
 from tpu_image.formats.shell_commands import split_commands
@@ -114,7 +114,7 @@ class Services:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.units = Units(tree)
+        self.units = units_of(tree)
         self._characters = 0
         self._steps = 0
 

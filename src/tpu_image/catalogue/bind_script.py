@@ -135,15 +135,24 @@ def _opens_node(lines: str, profile: Profile) -> bool:
     return "chmod" in lines and any(mode in lines for mode in ("666", "a+rw", "o+rw", "+rw"))
 
 
-_CHECKING = ("=~", "case ", "grep", "expr ", "re.match", "re.fullmatch", "[ -e ", "[ -d ", "[[ -e ", "[[ -d ")
-"""Ways to look at an argument before it is used."""
+_COMPARING = ("=~", "case ", "grep", "expr ", "re.match", "re.fullmatch", " -e ", " -d ")
+_ADDRESSES = ("$1", "${1", "xdigit", "0-9", "/sys/bus/pci/devices/")
+
+
+def _checks_address(lines: str, profile: Profile) -> bool:
+    del profile
+    return any(
+        any(word in line for word in _COMPARING) and any(word in line for word in _ADDRESSES)
+        for line in lines.splitlines()
+    )
+
 
 LOAD_STEP, NODE_STEP, INTERRUPTS_STEP = "load vfio-pci", "open /dev/vfio/GROUP", "set allow_unsafe_interrupts"
 """Steps that another part of the system can take in the script's place."""
 
 STEPS: tuple[Step, ...] = (
     Step(LOAD_STEP, lambda t, _: "modprobe" in t and "vfio" in t),
-    Step("check that its argument is a PCI address", lambda t, _: any(w in t for w in _CHECKING)),
+    Step("check that its argument is a PCI address", _checks_address),
     Step("set driver_override", lambda t, _: "driver_override" in t),
     Step("unbind another driver", lambda t, _: "unbind" in t),
     Step("have vfio-pci probe the function", lambda t, _: "drivers_probe" in t or "vfio-pci/bind" in t),

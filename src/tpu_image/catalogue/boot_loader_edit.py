@@ -7,7 +7,7 @@ that do not follow from the defaults are mended one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpu_image.catalogue.boot_loader import KERNEL_INSTALL, BootLoader, read_boot_loader
@@ -17,7 +17,7 @@ from tpu_image.formats import FormatError
 from tpu_image.formats.boot_loader_spec import BootLoaderEntry
 from tpu_image.formats.edits import Edit, apply_edits
 from tpu_image.formats.grub_config import GrubConfig, LinuxLine
-from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults
+from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults, words_on_line
 from tpu_image.formats.grub_script import GrubWord, kernel_text, words_of
 from tpu_image.formats.kernel_cmdline import KernelCommandLine, Token
 from tpu_image.trees.overlay import Overlay
@@ -29,25 +29,28 @@ Reader = Callable[[str], list[Reading]]
 
 @dataclass(frozen=True)
 class Template:
-    """The words that update-grub puts behind ``ro``; None where they are not known."""
+    """The words that update-grub puts behind ``ro`` of ordinary entries and of recovery ones; None: not known.
 
-    linux: list[str] | None
-    default: list[str] | None
+    A recovery entry's own first word is left out.
+    """
+
+    ordinary: list[str] | None
+    recovery: list[str] | None
 
     @classmethod
     def of(cls, defaults: GrubDefaults) -> Template:
         """Read it off the defaults."""
-        return cls(_words(defaults.known(LINUX)), _words(defaults.known(LINUX_DEFAULT)))
+        linux, default = defaults.known(LINUX), defaults.known(LINUX_DEFAULT)
+        both = None if linux is None or default is None else f"{linux} {default}"
+        return cls(_words(both), _words(linux))
 
     def words(self, *, recovery: bool) -> list[str] | None:
-        """The words of a recovery entry (its own first word left out) or of an ordinary one."""
-        if recovery or self.linux is None or self.default is None:
-            return self.linux if recovery else None
-        return [*self.linux, *self.default]
+        """The words of one kind of entry."""
+        return self.recovery if recovery else self.ordinary
 
 
 def _words(text: str | None) -> list[str] | None:
-    return None if text is None else [word.raw for word in words_of(text)]
+    return None if text is None else [word.raw for word in words_on_line(text)]
 
 
 def put_parameter(overlay: Overlay, parameter: KernelParameter) -> None:
@@ -136,7 +139,9 @@ class _Change:
 
     def _mended(self, whole: str, parse: Parser, read: Reader, *, recovery: bool) -> str:
         """Put the parameter behind ``root=`` and ``ro``: nothing of it may run together with those."""
-        start = _end_of_leading(parse(whole).tokens)
+        tokens = parse(whole).tokens
+        leading = _count_leading([token.text for token in tokens])
+        start = tokens[leading - 1].end if leading else 0
         head, text = whole[:start], whole[start:]
         text = self._followed(text, parse, recovery=recovery)
         if all(reading.is_clean for reading in read(head + text)):
@@ -144,7 +149,11 @@ class _Change:
         text = repaired(text, parse, self.parameter)
         if not _in_effect(read(head + text)):
             placed = self._placed(text, parse, recovery=recovery)
-            text = placed if _in_effect(read(head + placed)) else _appended(text, parse, self.parameter.token)
+            if _in_effect(read(head + placed)):
+                return head + placed
+            text = _appended(text, parse, self.parameter.token)
+            # The text of a linux line begins behind the kernel's path, that of an options line with nothing.
+            text = text if head or parse is _grub_line else text.removeprefix(" ")
         return head + text
 
     def _followed(self, text: str, parse: Parser, *, recovery: bool) -> str:
@@ -160,7 +169,10 @@ class _Change:
         return _with_words(line, first, old, new)
 
     def _placed(self, text: str, parse: Parser, *, recovery: bool) -> str:
-        """Put the token where update-grub will put it, on a line that lacks some of the defaults' words."""
+        """Put the token where update-grub will put it, on a line that lacks some of the defaults' words.
+
+        The text comes back as it is where it shares none of those words.
+        """
         line = parse(text)
         rest = [token.text for token in line.tokens]
         result = []
@@ -168,11 +180,14 @@ class _Change:
         step = -1 if recovery else 0
         words = list(self.new.words(recovery=recovery) or ())
         kept = [] if recovery else [rest.pop(0) for _ in range(_count_prefix(rest))]
+        before = len(rest)
         for word in reversed(words) if recovery else words:
             if rest and rest[step] == word:
                 result.append(rest.pop(step))
             elif Token(word, 0, 0).name == self.parameter.name:
                 result.append(word)
+        if len(rest) == before:
+            return text
         new = [*rest, *reversed(result)] if recovery else [*kept, *result, *rest]
         return _with_words(line, 0, [token.text for token in line.tokens], new)
 
@@ -193,21 +208,14 @@ def _grub_line(text: str) -> KernelCommandLine:
 def _is_recovery(linux: LinuxLine) -> bool:
     entry = linux.entry
     named = entry is not None and ("-recovery" in entry.id or "recovery mode" in entry.title)
-    words = [word.raw for word in linux.arguments if not _is_leading(word.raw)]
-    return named or words[:1] in (["single"], ["recovery"])
+    words = [word.raw for word in linux.arguments]
+    return named or words[_count_leading(words) :][:1] in (["single"], ["recovery"])
 
 
-def _is_leading(word: str) -> bool:
-    return word in ("ro", "rw") or word.startswith("root=")
-
-
-def _end_of_leading(tokens: tuple[Token, ...]) -> int:
-    end = 0
-    for token in tokens:
-        if not _is_leading(token.text):
-            break
-        end = token.end
-    return end
+def _count_leading(words: Sequence[str]) -> int:
+    """Words that 10_linux writes in front of all others: one ``root=`` and one ``ro``."""
+    count = 1 if words and words[0].startswith("root=") else 0
+    return count + (1 if words[count : count + 1] in (["ro"], ["rw"]) else 0)
 
 
 def _count_prefix(words: list[str]) -> int:

@@ -112,7 +112,8 @@ def _names(tree: Tree, path: str) -> frozenset[str]:
 
 def systemd_version(tree: Tree) -> int:
     """Give the version of systemd by the name of its shared library; 0 where there is none."""
-    for directory in ("/usr/lib/systemd", "/usr/lib/x86_64-linux-gnu/systemd", "/lib/systemd"):
+    for place in ("", "x86_64-linux-gnu/", "aarch64-linux-gnu/"):
+        directory = f"/usr/lib/{place}systemd"
         for name in tree.names(directory, "libsystemd-shared-*.so"):
             digits = name[len("libsystemd-shared-") :].split(".")[0].split("-")[0]
             if digits.isdecimal() and len(digits) < 6:

@@ -6,7 +6,7 @@ Document, section "Configura le variabili di ambiente".
 from __future__ import annotations
 
 from tpu_image.catalogue import boot_tasks, hardware
-from tpu_image.catalogue.boot_tasks import BootTask
+from tpu_image.catalogue.boot_starts import BootTask
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError, pam_environment, tpu_env
 from tpu_image.formats.tpu_env import Assignment

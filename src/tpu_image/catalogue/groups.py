@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tpu_image.formats import FormatError
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay
 
@@ -25,12 +26,18 @@ def group_id(tree: Tree, name: str) -> int | None:
 
 
 def ensure_group(overlay: Overlay, name: str) -> None:
-    """Have a system group of this name in ``/etc/group``, and in sysusers.d so that it is known as ours."""
+    """Have a system group of this name in ``/etc/group``, and in sysusers.d so that it is known as ours.
+
+    Raises:
+        FormatError: every id of a system group is taken.
+    """
     if group_id(overlay, name) is not None:
         return
     taken = {fields[2] for fields in _entries(overlay, "/etc/group") if len(fields) > 2}
     taken |= {fields[3] for fields in _entries(overlay, "/etc/passwd") if len(fields) > 3}
-    number = next(number for number in SYSTEM_IDS if str(number) not in taken)
+    number = next((number for number in SYSTEM_IDS if str(number) not in taken), None)
+    if number is None:
+        raise FormatError(f"/etc/group has no free id below 1000 for the group {name}")
     _append(overlay, "/etc/group", f"{name}:x:{number}:\n")
     if overlay.is_file("/etc/gshadow"):
         _append(overlay, "/etc/gshadow", f"{name}:!::\n")

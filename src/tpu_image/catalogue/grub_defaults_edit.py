@@ -11,13 +11,20 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tpu_image.catalogue.boot_loader import DEFAULTS, DROP_INS, BootLoader, read_boot_loader
-from tpu_image.catalogue.kernel_parameters import PARAMETERS, ROUNDS, KernelParameter, Reading
+from tpu_image.catalogue.kernel_parameters import (
+    HUGE_PAGES,
+    PARAMETERS,
+    ROUNDS,
+    KernelParameter,
+    Reading,
+    torn_edits,
+)
 from tpu_image.formats.edits import Edit
-from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults, kernel_view
-from tpu_image.formats.kernel_cmdline import KernelCommandLine
-from tpu_image.formats.shell_assignments import ShellFile, Value
+from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults, kernel_view, words_on_line
+from tpu_image.formats.kernel_cmdline import KernelCommandLine, Token
+from tpu_image.formats.shell_assignments import UNKNOWN, Known, ShellFile, Value
 from tpu_image.formats.shell_syntax import Assignment
-from tpu_image.formats.shell_words import width
+from tpu_image.formats.shell_words import shape, width
 from tpu_image.trees.overlay import Overlay
 
 DROP_IN = posixpath.join(DROP_INS, "99-tpu-image.cfg")
@@ -78,12 +85,24 @@ def _put_right(overlay: Overlay, defaults: GrubDefaults, parameter: KernelParame
     """Edit what the files say of the parameter; False where nothing can be."""
     lines = {name: KernelCommandLine.parse(defaults.value(name).text) for name in (LINUX, LINUX_DEFAULT)}
     elsewhere = defaults.makes_recovery or lines[LINUX].last(parameter.name) is not None
-    edits: _ValueEdits = {}
-    for variable, line in lines.items():
+    edits = _torn_before_references(defaults) if parameter.token == HUGE_PAGES else {}
+    for variable, line in () if edits else lines.items():
         complete = variable == LINUX or not elsewhere
         for group in parameter.edits(line, complete=complete):
             _collect(edits, defaults.value(variable), group)
     return _write_value_edits(overlay, defaults, edits)
+
+
+def _torn_before_references(defaults: GrubDefaults) -> _ValueEdits:
+    """Take back what the recipe put in front of ``${...}``: the token that it tore is not in one assignment."""
+    edits: _ValueEdits = {}
+    for variable in (LINUX, LINUX_DEFAULT):
+        for piece in defaults.value(variable).pieces:
+            assignment = piece.origin if isinstance(piece, Known) else None
+            if assignment is not None and assignment not in edits:
+                groups = torn_edits(KernelCommandLine.parse(shape(assignment.value.parts)), before=UNKNOWN)
+                edits[assignment] = [edit for group in groups for edit in group]
+    return {assignment: changes for assignment, changes in edits.items() if changes}
 
 
 def _collect(edits: _ValueEdits, value: Value, group: list[Edit]) -> None:
@@ -122,14 +141,21 @@ def _add(overlay: Overlay, variable: str, token: str) -> None:
     value = loader.defaults.value(variable)
     line = KernelCommandLine.parse(value.text)
     edits: _ValueEdits = {}
-    if len(line.parameters) < len(line.tokens):
-        # What a drop-in appends would stand behind the line's "--", where the kernel does not look.
-        _collect(edits, value, [line.append_edit(token)])
+    if (barrier := _barrier(line)) is not None:
+        # What a drop-in appends would stand behind it, where the kernel never looks.
+        _collect(edits, value, [Edit(barrier.start, barrier.start, f"{token} ")])
     if not _write_value_edits(overlay, loader.defaults, edits):
         if loader.reads_drop_ins:
             _add_to_drop_in(overlay, loader.defaults, variable, token)
         else:
             _add_to_file(overlay, DEFAULTS, variable, token)
+
+
+def _barrier(line: KernelCommandLine) -> Token | None:
+    """The token behind which nothing is a kernel parameter: ``--``, or what ends a command in grub.cfg."""
+    words = words_on_line(line.text)
+    end = words[-1].end if words else 0
+    return next((token for token in line.tokens if token.text == "--" or token.end > end), None)
 
 
 def _add_to_file(overlay: Overlay, path: str, variable: str, token: str) -> None:

@@ -10,7 +10,7 @@ characters that its ``sed`` knows; :func:`torn_edits` takes that back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpu_image.formats.edits import Edit, apply_edits
@@ -246,34 +246,40 @@ def torn_tail(token: Token) -> str:
     return tail if torn else ""
 
 
-def torn_edits(line: KernelCommandLine, owner: ListParameter | None = None) -> list[EditGroup]:
+def torn_edits(
+    line: KernelCommandLine, owner: ListParameter | None = None, before: str = ""
+) -> list[EditGroup]:
     """Give the edits that move the recipe's insertions behind the tokens that they tore apart.
 
-    With an ``owner``, only those whose tail holds options of that parameter.
+    With an ``owner``, only where options of that parameter were torn off; with ``before``, only in front of that text.
     """
-    return list(_torn_edits(line, owner))
-
-
-def _torn_edits(line: KernelCommandLine, owner: ListParameter | None) -> Iterator[EditGroup]:
-    parameters = line.parameters
-    for index, token in enumerate(parameters):
+    groups = []
+    for index, token in enumerate(line.parameters):
         tail = torn_tail(token)
-        if not tail or UNKNOWN in tail or (owner and not owner.strayed(token, owner.wanted)):
-            continue
-        first = index
-        while first and parameters[first - 1].text == HUGE_PAGES:
-            first -= 1
-        start = parameters[first].start
-        glued = first > 0 and line.text[parameters[first - 1].end : start] == " "
-        before = parameters[first - 1].text if glued else ""
-        if any(p.is_own_tail(tail) and not before.startswith(f"{p.name}=") for p in LISTS):
-            yield [Edit(token.start + len(HUGE_PAGES), token.end, "")]
-            continue
-        # The recipe writes one blank in front of what it puts in.
-        if start and line.text[start - 1] == " ":
-            start -= 1
-        behind = Edit(token.end, token.end, f" {HUGE_PAGES}")
-        yield [Edit(start, token.start + len(HUGE_PAGES), ""), behind]
+        unwanted = owner and not owner.strayed(token, owner.wanted)
+        if tail and not unwanted and (tail.startswith(before) if before else UNKNOWN not in tail):
+            groups.append(_mended(line, index, tail))
+    return groups
+
+
+def _mended(line: KernelCommandLine, index: int, tail: str) -> EditGroup:
+    token = line.parameters[index]
+    first = index
+    while first and line.parameters[first - 1].text == HUGE_PAGES:
+        first -= 1
+    start = line.parameters[first].start
+    glued = first > 0 and line.text[line.parameters[first - 1].end : start] == " "
+    torn = line.parameters[first - 1].name if glued else ""
+    if any(parameter.is_own_tail(tail) and torn != parameter.name for parameter in LISTS):
+        # Nobody tore that off: it was written here by hand, and the parameter itself is added elsewhere.
+        return [Edit(token.start + len(HUGE_PAGES), token.end, "")]
+    # The recipe writes one blank in front of what it puts in.
+    if start and line.text[start - 1] == " ":
+        start -= 1
+    return [
+        Edit(start, token.start + len(HUGE_PAGES), ""),
+        Edit(token.end, token.end, f" {HUGE_PAGES}"),
+    ]
 
 
 IDLE = ValueParameter("idle", ("poll",), ("poll", "halt", "nomwait", "mwait"))

@@ -5,7 +5,7 @@ Document, section "Recupera i metadati della VM".
 
 from __future__ import annotations
 
-from tpu_image.catalogue import boot_tasks, files
+from tpu_image.catalogue import boot_starts, boot_tasks, files
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.runtime import settings
 from tpu_image.trees.base import Tree
@@ -33,7 +33,7 @@ class MetadataScript(Requirement):
         if not entry.mode & 0o004:
             evidence = Evidence(SCRIPT, found=f"mode {entry.mode:04o}", expected="mode 0755")
             return self.failed(f"{SCRIPT} can be read by its owner alone", evidence)
-        text = tree.read_text(SCRIPT, boot_tasks.SCRIPT_LIMIT)
+        text = tree.read_text(SCRIPT, boot_starts.SCRIPT_LIMIT)
         if text == files.read(RESOURCE):
             return boot_tasks.judge_archive(
                 self, tree, f"{SCRIPT} asks the metadata server", Evidence(SCRIPT)

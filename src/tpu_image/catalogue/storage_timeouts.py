@@ -6,7 +6,7 @@ Document, section "Aumenta i timeout di Cloud Storage".
 from __future__ import annotations
 
 from tpu_image.catalogue import boot_tasks
-from tpu_image.catalogue.boot_tasks import BootTask
+from tpu_image.catalogue.boot_starts import BootTask
 from tpu_image.catalogue.environment import SYSTEM_ENVIRONMENT_UNIT
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats import pam_environment

@@ -5,6 +5,7 @@ Sources: systemd.unit(5); for aliases, masks and linked units systemd's ``src/ba
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from tpu_image.formats.systemd_unit import (
     template_of,
     unit_type,
 )
-from tpu_image.trees.base import Kind, Tree, TreeError
+from tpu_image.trees.base import Kind, NotAFileError, NotFoundError, Tree, TreeError
 
 ALIAS_LIMIT = 8
 """Alias links followed from one name (``FOLLOW_MAX`` in systemd's ``src/basic/unit-file.c``)."""
@@ -87,29 +88,44 @@ class Unit:
         return found
 
 
+def units_of(tree: Tree) -> Units:
+    """Give the units of a tree, read once for all requirements and anew after a change of the tree."""
+    if Units not in tree.derived:
+        tree.derived[Units] = Units(tree)
+    units = tree.derived[Units]
+    assert isinstance(units, Units)  # noqa: S101 - for the type checker: nothing else is kept under this key
+    return units
+
+
 class Units:
-    """The system manager's units of one tree. Reads lazily and remembers: make a new one after a change."""
+    """The system manager's units of one tree. Reads lazily and remembers: :func:`units_of` shares one."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._directories: list[str] = []
-        self._places: dict[str, list[str]] = {}
-        """Name of an entry of a unit directory to its paths, the first wins."""
-        self._definitions: dict[str, str] = {}
-        """Unit name to the path of its file, or to the name that it is an alias of."""
         self._units: dict[str, Unit | None] = {}
         self._files: dict[str, UnitFile] = {}
+        self._texts: dict[str, str] = {}
         self._reached: dict[str, None] = {}
         self._to_visit = deque(["default.target"])
-        for directory in dict.fromkeys(tree.resolve(directory) for directory in UNIT_DIRECTORIES):
-            self._directories.append(directory)
-            for name in tree.names(directory):
-                self._places.setdefault(name, []).append(posixpath.join(directory, name))
-        for name in self._places:
-            definition = self._define(name) if unit_type(name) else None
-            if definition:
-                self._definitions[name] = definition
-        self._aliases = self._find_aliases()
+
+    @functools.cached_property
+    def _directories(self) -> list[str]:
+        return list(dict.fromkeys(self._tree.resolve(directory) for directory in UNIT_DIRECTORIES))
+
+    @functools.cached_property
+    def _places(self) -> dict[str, list[str]]:
+        """Name of an entry of a unit directory to its paths, the first wins."""
+        places: dict[str, list[str]] = {}
+        for directory in self._directories:
+            for name in self._tree.names(directory):
+                places.setdefault(name, []).append(posixpath.join(directory, name))
+        return places
+
+    @functools.cached_property
+    def _definitions(self) -> dict[str, str]:
+        """Unit name to the path of its file, or to the name that it is an alias of."""
+        found = {name: self._define(name) for name in self._places if unit_type(name)}
+        return {name: definition for name, definition in found.items() if definition}
 
     def _define(self, name: str) -> str | None:
         for path in self._places[name]:
@@ -126,8 +142,9 @@ class Units:
                 return alias_of
         return None
 
-    def _find_aliases(self) -> dict[str, list[str]]:
-        """Map the name of each unit's main file to its aliases."""
+    @functools.cached_property
+    def _aliases(self) -> dict[str, list[str]]:
+        """Name of each unit's main file to its aliases."""
         aliases: dict[str, list[str]] = {}
         for name, definition in self._definitions.items():
             path = None if definition.startswith("/") else self._follow_aliases(name)
@@ -139,7 +156,8 @@ class Units:
     def unit(self, name: str) -> Unit | None:
         """Load a unit by its name or an alias; None where no file defines it."""
         if name not in self._units:
-            found = self._find_fragment(name) if unit_type(name) else None
+            is_defined = unit_type(name) and (name in self._places or template_of(name) in self._places)
+            found = self._find_fragment(name) if is_defined else None
             self._units[name] = None if found is None else self._load(*found)
         return self._units[name]
 
@@ -153,11 +171,11 @@ class Units:
         return sorted(names)
 
     def services_running(
-        self, predicate: Callable[[Command], bool], *, mentioning: str = ""
+        self, predicate: Callable[[Command], bool], *, mentioning: Sequence[str] = ()
     ) -> list[tuple[Unit, Command, Located]]:
         """Find loadable services with a start command that satisfies the predicate, in order of their names.
 
-        ``mentioning`` spares time: a unit is parsed only where one of its files contains the text.
+        ``mentioning`` spares time: a unit is parsed only where one of its files contains one of the texts.
         """
         found: list[tuple[Unit, Command, Located]] = []
         for name in self.names():
@@ -171,18 +189,19 @@ class Units:
                 found += [(unit, c, located) for c, located in unit.commands(key) if predicate(c)]
         return found
 
-    def _mentions(self, name: str, text: str) -> bool:
-        if not text:
+    def _mentions(self, name: str, texts: Sequence[str]) -> bool:
+        if not texts:
             return True
-        fragment = self._find_fragment(name)
-        if fragment is None:
-            return False
-        paths = [fragment[1], *self._drop_ins(fragment[0])]
-        return any(text in _text(self._tree, path) for path in paths)
+        if name not in self._texts:
+            fragment = self._find_fragment(name)
+            paths = () if fragment is None else (fragment[1], *self._drop_ins(fragment[0]))
+            self._texts[name] = "\n".join(_text(self._tree, path) for path in paths)
+        return any(text in self._texts[name] for text in texts)
 
     def service_defaults(self) -> Configuration:
         """What ``service.d`` sets for services of whatever name."""
-        return self._configuration(order_by_name(_drop_in_files(self._tree, self._within("service.d"))))
+        directories = [f"{directory}/service.d" for directory in UNIT_DIRECTORIES]
+        return self._configuration(order_by_name(_drop_in_files(self._tree, directories)))
 
     def starts_at_boot(self, name: str) -> bool:
         """Whether the default target pulls the unit in, by links or settings, over any number of units."""
@@ -269,7 +288,7 @@ class Units:
             related = related_directories(own, suffix)
             found = [path for entry in related for path in self._places.get(entry, ())]
             directories += sorted(found, key=lambda path: self._directories.index(posixpath.dirname(path)))
-        return directories + self._within(unit_type(name) + suffix)
+        return directories + self._places.get(unit_type(name) + suffix, [])
 
     def _aliases_of(self, name: str) -> list[str]:
         """Other names of a unit; an instance has those of its template, where nothing else defines them."""
@@ -281,9 +300,6 @@ class Units:
             if found is None or posixpath.basename(found) == template:
                 aliases.append(instance)
         return aliases
-
-    def _within(self, entry: str) -> list[str]:
-        return self._places.get(entry, [])
 
     def _configuration(self, paths: Sequence[str]) -> Configuration:
         return Configuration([(path, self._file(path)) for path in paths])
@@ -311,7 +327,14 @@ def _is_null(tree: Tree, path: str) -> bool:
 
 def _text(tree: Tree, path: str) -> str:
     """Read a unit file or drop-in; one that is a link to /dev/null or to nothing is empty."""
-    return "" if _is_null(tree, path) else tree.read_text_if_present(path) or ""
+    try:
+        return tree.read_text(path)
+    except NotFoundError:
+        return ""
+    except NotAFileError:
+        if _is_null(tree, path):
+            return ""
+        raise
 
 
 def _drop_in_files(tree: Tree, directories: Sequence[str]) -> list[str]:

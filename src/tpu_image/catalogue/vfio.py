@@ -100,12 +100,13 @@ class BindRules(Requirement):
                 f"whether a {names} function is bound is open: {reason}", where, remedy=self.remedy
             )
         faults = [
-            Evidence(p.command.path, p.command.line, f"{p.path or p.command.value} {reason}")
+            Evidence(p.command.path, p.command.line, f"{p.command.value}: {p.path} {reason}")
             for binding in unbound
             for p, reason in binding.faults
         ]
         if faults:
-            return self.failed(f"the rules run {faults[0].found}", *faults)
+            program, reason = next(fault for binding in unbound for fault in binding.faults)
+            return self.failed(f"the rules run {program.path}, but it {reason}", *faults)
         missing = Evidence(RULES_FILE, expected=f"a rule that runs a bind script for {names}")
         return self.failed(f"no udev rule binds a {names} function", missing, *_ignored_lines(rules))
 

@@ -80,11 +80,20 @@ class GrubDefaults:
         return "", 0
 
 
+def words_on_line(text: str) -> list[GrubWord]:
+    """Give the words that GRUB takes for arguments where a text stands on a ``linux`` line: up to a ``;`` or ``#``.
+
+    Raises:
+        FormatError: GRUB cannot read the text.
+    """
+    items = itertools.takewhile(lambda item: isinstance(item, GrubWord), scan(text))
+    return [word for word in items if isinstance(word, GrubWord)]
+
+
 def kernel_view(text: str) -> str:
     """Give the command line that the kernel gets when a text stands on a ``linux`` line of grub.cfg.
 
     Raises:
         FormatError: GRUB cannot read the text.
     """
-    words = itertools.takewhile(lambda item: isinstance(item, GrubWord), scan(text))
-    return kernel_text([a for word in words if isinstance(word, GrubWord) for a in word.expand({})])
+    return kernel_text([argument for word in words_on_line(text) for argument in word.expand({})])

@@ -13,7 +13,7 @@ Runs on Python 3.8 too: the boot runtime uses it.
 from __future__ import annotations
 
 import string
-from typing import List, NamedTuple, Optional
+from dataclasses import dataclass
 
 from tpu_image.formats import FormatError
 
@@ -21,23 +21,25 @@ _BLANKS = " \t\n"
 _NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_")
 
 
-class Assignment(NamedTuple):
+@dataclass(frozen=True)
+class Assignment:
     """What one line does: ``value`` None says that it unsets the name. ``line`` counts from 1."""
 
     name: str
-    value: Optional[str]
+    value: str | None
     line: int
 
 
-class _Statement(NamedTuple):
+@dataclass(frozen=True)
+class _Statement:
     """Lines ``[start, end)``, from 0, that are read as one; ``text`` is None where the end is missing."""
 
     start: int
     end: int
-    text: Optional[str]
+    text: str | None
 
 
-def parse(text: str) -> List[Assignment]:
+def parse(text: str) -> list[Assignment]:
     """Read every assignment in order, overridden ones included.
 
     Raises:
@@ -47,7 +49,7 @@ def parse(text: str) -> List[Assignment]:
     return [assignment for assignment in found if assignment is not None]
 
 
-def effective(text: str, name: str) -> Optional[Assignment]:
+def effective(text: str, name: str) -> Assignment | None:
     """Give the assignment of a name that wins; None where the name ends unset.
 
     Raises:
@@ -82,16 +84,16 @@ def set_value(text: str, name: str, value: str) -> str:
     return "\n".join(lines)
 
 
-def _lines(text: str) -> List[str]:
+def _lines(text: str) -> list[str]:
     """Split at newlines alone: the last element is what follows the last newline, mostly nothing."""
     if "\0" in text:
         raise FormatError("holds a NUL byte", text.count("\n", 0, text.index("\0")) + 1)
     return text.split("\n")
 
 
-def _statements(lines: List[str]) -> List[_Statement]:
-    statements: List[_Statement] = []
-    parts: List[str] = []
+def _statements(lines: list[str]) -> list[_Statement]:
+    statements: list[_Statement] = []
+    parts: list[str] = []
     start = 0
     for index, line in enumerate(lines):
         content, hash_sign, _ = line.partition("#")
@@ -110,7 +112,7 @@ def _statements(lines: List[str]) -> List[_Statement]:
     return statements
 
 
-def _interpret(statement: _Statement) -> Optional[Assignment]:
+def _interpret(statement: _Statement) -> Assignment | None:
     if statement.text is None:
         return None
     content = statement.text.lstrip(_BLANKS)
@@ -136,11 +138,11 @@ def _assigns(statement: _Statement, name: str) -> bool:
     return assignment is not None and assignment.name == name
 
 
-def _comments(lines: List[str]) -> List[str]:
+def _comments(lines: list[str]) -> list[str]:
     return [line[line.index("#") :] for line in lines if "#" in line]
 
 
-def _end(lines: List[str], statements: List[_Statement]) -> int:
+def _end(lines: list[str], statements: list[_Statement]) -> int:
     """Where an appended line is read: before the last newline, and before a statement without its end."""
     if statements and statements[-1].text is None:
         return statements[-1].start

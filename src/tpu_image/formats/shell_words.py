@@ -311,7 +311,7 @@ def edit_value(word: Word, edits: Sequence[Edit]) -> str:
     What is not edited stays as written where that is possible; else the whole word is written anew. Edits
     take away or add literal characters alone.
     """
-    wanted = apply_edits(_shape(word.parts), edits)
+    wanted = apply_edits(shape(word.parts), edits)
     raw = apply_edits(word.text, _raw_edits(word, edits))[word.start :]
     raw = raw[: len(raw) - (len(word.text) - word.end)]
     if _shape_of(raw) == wanted:
@@ -319,8 +319,8 @@ def edit_value(word: Word, edits: Sequence[Edit]) -> str:
     return _written_anew(word, wanted)
 
 
-def _shape(parts: Iterable[Part]) -> str:
-    """The value with NUL for everything to be expanded: comparable, one character a position."""
+def shape(parts: Iterable[Part]) -> str:
+    """Give the value with NUL for everything to be expanded: one character a position."""
     return "".join(part.value if isinstance(part, Literal) else "\0" for part in parts)
 
 
@@ -329,7 +329,7 @@ def _shape_of(raw: str) -> str | None:
         word = scan_word(raw, 0, assigned=True)
     except FormatError:
         return None
-    return _shape(word.parts) if word.end == len(raw) else None
+    return shape(word.parts) if word.end == len(raw) else None
 
 
 def _raw_edits(word: Word, edits: Sequence[Edit]) -> list[Edit]:

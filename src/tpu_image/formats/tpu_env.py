@@ -7,7 +7,7 @@ agree. Elsewhere they do not: an unquoted backslash, or a quote amid a value, is
 What cannot be said to both, or to the kernel, is refused by name:
 
 * control characters other than a tab, at which readers of lines stop; surrogates, noncharacters and U+FEFF,
-  for which systemd refuses the whole file;
+  which systemd.exec(5) excludes, and for most of which systemd refuses the whole file;
 * an assignment of more bytes than execve(2) passes (``MAX_ARG_STRLEN``): no service would start with it;
 * reserved names (:mod:`~tpu_image.formats.variable_names`). The file is sourced at logins and loaded into
   services, and metadata is not the place to set ``PATH`` or ``LD_PRELOAD``.
@@ -26,7 +26,8 @@ Runs on Python 3.8 too: the boot runtime uses it.
 from __future__ import annotations
 
 import string
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.variable_names import READONLY_IN_SHELLS, is_name, is_reserved
@@ -46,7 +47,8 @@ _ESCAPED = '"\\$`'
 _BARE_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_./:,@%+=-")
 
 
-class Assignment(NamedTuple):
+@dataclass(frozen=True)
+class Assignment:
     """One assignment of a file. ``line`` counts from 1; ``shell`` is False for one that only systemd sees."""
 
     name: str
@@ -80,13 +82,13 @@ def serialise(values: Mapping[str, str], heading: str = "") -> str:
     return text
 
 
-def parse(text: str) -> List[Assignment]:
+def parse(text: str) -> list[Assignment]:
     """Read a file, ours or another's, as far as shells and systemd agree on it.
 
     Raises:
         FormatError: a line has no meaning, or not the same to both.
     """
-    assignments: List[Assignment] = []
+    assignments: list[Assignment] = []
     shell = True
     for number, line in enumerate(text.split("\n"), 1):
         if line == _SYSTEMD_ONLY_BEGIN and shell:
@@ -106,7 +108,7 @@ def parse(text: str) -> List[Assignment]:
     return assignments
 
 
-def values(assignments: Iterable[Assignment]) -> Dict[str, str]:
+def values(assignments: Iterable[Assignment]) -> dict[str, str]:
     """Give what systemd ends up with: the last assignment of a name wins."""
     return {assignment.name: assignment.value for assignment in assignments}
 
@@ -151,7 +153,7 @@ def _assign(name: str, value: str) -> str:
     return '{}="{}"'.format(name, "".join("\\" + c if c in _ESCAPED else c for c in value))
 
 
-def _parse_assignment(line: str, number: int) -> Tuple[str, str]:
+def _parse_assignment(line: str, number: int) -> tuple[str, str]:
     content = line.strip(" \t")
     name, equals, written = content.partition("=")
     if not equals or not is_name(name):
@@ -172,13 +174,13 @@ def _parse_assignment(line: str, number: int) -> Tuple[str, str]:
     return name, value
 
 
-def _double_quoted(written: str, number: int) -> Tuple[str, str]:
+def _double_quoted(written: str, number: int) -> tuple[str, str]:
     """Read from the opening quote; give the value and what follows the closing one."""
-    value: List[str] = []
+    value: list[str] = []
     position = 1
     while position < len(written):
         character = written[position]
-        following: Optional[str] = written[position + 1] if position + 1 < len(written) else None
+        following: str | None = written[position + 1] if position + 1 < len(written) else None
         if character == '"':
             return "".join(value), written[position + 1 :]
         if character == "\\" and following is not None and following in _ESCAPED:

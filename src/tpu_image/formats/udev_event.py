@@ -58,6 +58,8 @@ class _Event(EventValues):
         super().__init__(device, action, Budget(STEP_LIMIT))
         self.machine = machine
         self.run_final: Truth = False
+        self.removed_tags: dict[str, bool] = {}
+        """Tags that ``TAG==`` finds all the same while udev's database has no entry of the device."""
         self.guarded: dict[tuple[str, str, str, str], bool] = {}
         self.fixed = {
             "ACTION": action,
@@ -199,7 +201,7 @@ class _Event(EventValues):
         if key == "ATTR":
             return self._compare_attribute(token, self.device)
         if key == "TAG":
-            return self._compare_any(token, self.outcome.tags)
+            return self._compare_any(token, self._tags_seen())
         if key == "SYMLINK":
             return self._compare_any(token, self.outcome.links)
         if key == "NAME":
@@ -240,8 +242,12 @@ class _Event(EventValues):
             return self._compare(token, device.subsystem)
         if token.key == "DRIVERS":
             return self._compare(token, device.driver)
-        tags = self.outcome.tags if device is self.device else dict.fromkeys(device.tags, True)
+        tags = self._tags_seen() if device is self.device else dict.fromkeys(device.tags, True)
         return self._compare_any(token, tags)
+
+    def _tags_seen(self) -> dict[str, bool]:
+        self.budget.spend(len(self.removed_tags) + len(self.outcome.tags))
+        return {**self.removed_tags, **self.outcome.tags}
 
     def _compare_attribute(self, token: Token, device: Device) -> Truth:
         name = self.substitute(token.attribute or "", NAME_LIMIT)
@@ -310,10 +316,11 @@ class _Event(EventValues):
         tags = self.outcome.tags
         if token.operator in ("=", ":="):
             self._clear(tags, new.doubt)
+            self._clear(self.removed_tags, new.doubt)
         if token.operator == "-=":
-            if new.doubt and new.value in tags:
-                tags[new.value] = False
-            elif not new.doubt:
+            if new.value in tags:
+                self.removed_tags[new.value] = tags[new.value] = False
+            if not new.doubt:
                 tags.pop(new.value, None)
         elif new.value.replace("-", "a").replace("_", "a").isalnum() and new.value.isascii():
             tags[new.value] = tags.get(new.value, False) or not new.doubt

@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from tpu_image.formats.udev_tokens import FIXED_KEYS, LABELS, Token, complaints, judge
+from tpu_image.formats.udev_tokens import FIXED_KEYS, JUMPS, LABELS, Token, complaints, judge
 
 WHITESPACE = " \t\n\r"
 LINE_LIMIT = 16384
@@ -152,7 +152,10 @@ def _resolve_gotos(rules: tuple[Rule, ...]) -> None:
         rule = rules[index]
         if rule.error:
             continue
-        rule.target = ahead.get(rule.goto) if rule.goto else None
+        if rule.effects & JUMPS:
+            rule.target = ahead.get(rule.goto)
+            if rule.target is None:
+                rule.effects &= ~JUMPS  # udev forgets the GOTO, and a line that does nothing else
         if rule.effects & LABELS:
             ahead[rule.label] = index
 
@@ -295,7 +298,7 @@ def lint(file: RulesFile, users: Collection[str], groups: Collection[str]) -> li
         if rule.error:
             found.append(Finding(rule.line, Severity.IGNORED, rule.error))
             continue
-        if rule.goto and rule.target is None:
+        if rule.goto and not rule.effects & JUMPS:
             found.append(Finding(rule.line, Severity.WARNING, f"no label {rule.goto} follows this GOTO"))
         for token in rule.tokens:
             found += _token_findings(rule, token, users, groups)

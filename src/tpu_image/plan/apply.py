@@ -124,8 +124,7 @@ class _Application:
             PlanError: that failed too; the journal is still there then.
         """
         try:
-            for change in self._changes:
-                self._writer.discard(change.path)
+            self._discard_temporaries()
             for path in reversed(self._begun):
                 self._restore(path)
             self._writer.sync()

@@ -17,7 +17,7 @@ from tpu_image.plan.change import Change, PlanError
 from tpu_image.plan.difference import visible
 from tpu_image.plan.snapshot import INODE_SIGNATURE, Snapshot, digest
 from tpu_image.trees.base import READ_LIMIT, normalise
-from tpu_image.trees.directory import encode_name
+from tpu_image.trees.directory import encode_path
 from tpu_image.trees.memory import Directory, File, Node, Symlink
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ def _owner(fields: Mapping[str, object]) -> tuple[int, int]:
 
 def _text(value: object, limit: int) -> str:
     text = _typed(value, str)
-    if not 0 < len(encode_name(text)) <= limit or "\0" in text:
+    if not 0 < len(encode_path(text)) <= limit or "\0" in text:
         raise ValueError(f"a text is empty, holds NUL or is longer than {limit} bytes")
     return text
 

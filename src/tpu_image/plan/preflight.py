@@ -121,10 +121,10 @@ def _is_directory(writer: Writer, path: str) -> bool:
 def _check_writable(descriptor: int, directory: str) -> None:
     if os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
         raise PlanError(directory, "is on a read-only file system")
+    if _flags(descriptor) & (_IMMUTABLE | _APPEND_ONLY):  # before access(2), to which this is no permission
+        raise PlanError(directory, "is immutable or append-only (lsattr shows it, chattr -ia takes it away)")
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=descriptor, effective_ids=True):
         raise PlanError(directory, f"cannot be written to: {os.strerror(errno.EACCES).lower()}")
-    if _flags(descriptor) & (_IMMUTABLE | _APPEND_ONLY):
-        raise PlanError(directory, "is immutable or append-only (lsattr shows it, chattr -ia takes it away)")
 
 
 def _check_flags(directory: int, name: bytes, path: str) -> None:

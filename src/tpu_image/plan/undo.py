@@ -102,9 +102,16 @@ class _Undo:
     def _is_below_restored_link(self, path: str) -> bool:
         """Whether a link is back where a directory had been made, so that nothing can be in it any more."""
         records = self._journal.records if self._journal else {}
-        above = [directory for directory in parents(path) if directory in records]
-        links = [d for d in above if isinstance(records[d].original.node, Symlink)]
-        return any(self._writer.snapshot(d).node == records[d].original.node for d in links)
+        return any(
+            self._is_restored_link(above, records[above]) for above in parents(path) if above in records
+        )
+
+    def _is_restored_link(self, path: str, record: Record) -> bool:
+        try:
+            present = self._writer.snapshot(path).node
+        except TreeError:
+            return False
+        return isinstance(present, Symlink) and present == record.original.node
 
     def _restore(self, path: str, original: Snapshot) -> None:
         if original.node is None and not remove_if_empty(self._writer, path):

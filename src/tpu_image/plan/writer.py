@@ -21,6 +21,7 @@ from tpu_image.trees.base import Entry, Kind
 from tpu_image.trees.directory import (
     STEP_FLAGS,
     encode_name,
+    encode_path,
     entry_of_status,
     is_absent,
     open_root,
@@ -52,7 +53,7 @@ def temporary_name(path: str) -> bytes:
     """Name what is made for a path until it is whole: the same each time, so that a later run finds it."""
     import hashlib
 
-    return f".tpu-image-{hashlib.sha256(encode_name(path)).hexdigest()[:16]}.tmp".encode()
+    return f".tpu-image-{hashlib.sha256(encode_path(path)).hexdigest()[:16]}.tmp".encode()
 
 
 @contextlib.contextmanager
@@ -289,10 +290,12 @@ class Writer:
     def sync(self) -> None:
         """Have every change of a directory's names so far on the disk."""
         for path in sorted(self._touched):
-            with contextlib.suppress(UnreachableError), self.open_directory(path) as directory:
-                self.on_step(f"sync directory {path}")
-                with explained(path, "synced"):
+            try:
+                with explained(path, "synced"), self.open_directory(path) as directory:
+                    self.on_step(f"sync directory {path}")
                     _sync_directory(directory)
+            except UnreachableError:
+                continue  # removed since, or moved away by somebody
         self._touched.clear()
 
 
@@ -337,7 +340,7 @@ def _sync_directory(descriptor: int) -> None:
 
 
 def _make_link(directory: int, name: bytes, wanted: Snapshot, node: Symlink) -> None:
-    os.symlink(encode_name(node.target), name, dir_fd=directory)
+    os.symlink(encode_path(node.target), name, dir_fd=directory)
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if (status.st_uid, status.st_gid) != (node.uid, node.gid):
         os.chown(name, node.uid, node.gid, dir_fd=directory, follow_symlinks=False)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
+from collections.abc import Callable
 
 from tpu_image.formats import FormatError
 from tpu_image.runtime import settings, system_environment
@@ -118,7 +119,7 @@ def _owner() -> Owner:
     return Owner(user.pw_uid, user.pw_gid)
 
 
-def _update_system_environment(corrections: tuple[system_environment.Correction, ...]) -> None:
+def _update_system_environment(corrections: tuple[Callable[[str], str], ...]) -> None:
     path = settings.SYSTEM_ENVIRONMENT_PATH
     try:
         changed = system_environment.update(*corrections)

@@ -9,13 +9,15 @@ import contextlib
 import os
 import stat
 import time
-from typing import Callable, Iterator, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 STALE_SECONDS = 600
 """Age at which a temporary file has lost its writer."""
 
 
-class Owner(NamedTuple):
+@dataclass(frozen=True)
+class Owner:
     """User and group id."""
 
     uid: int
@@ -98,7 +100,7 @@ def _opened_home(path: str, owner: Owner) -> Iterator[int]:
             os.mkdir(name, 0o755, dir_fd=parent)
         with _opened(name, os.O_NOFOLLOW, parent) as home:
             status = os.fstat(home)
-            if status.st_uid == 0 and (status.st_uid, status.st_gid) != owner and os.geteuid() == 0:
+            if status.st_uid == 0 and owner != Owner(status.st_uid, status.st_gid) and os.geteuid() == 0:
                 os.fchown(home, owner.uid, owner.gid)
             yield home
 

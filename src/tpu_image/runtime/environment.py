@@ -6,7 +6,7 @@ that lacks one of its settings would be worse than an old one, since readers tak
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 import yaml
 

@@ -14,7 +14,6 @@ import random
 import socket
 import threading
 import time
-from typing import Tuple
 
 DEFAULT_HOST = "metadata.google.internal"
 FALLBACK_ADDRESS = "169.254.169.254"
@@ -28,9 +27,6 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 5.0
 _READ_SIZE = 64 * 1024
 _FLAVOR = ("Metadata-Flavor", "Google")
-
-_Address = Tuple[int, Tuple[object, ...]]
-"""Address family and address, as :meth:`socket.socket.connect` takes them."""
 
 
 class MetadataError(Exception):
@@ -195,7 +191,7 @@ class _Connection(http.client.HTTPConnection):
                 return
         raise problem
 
-    def _addresses(self) -> list[_Address]:
+    def _addresses(self) -> list[tuple[int, tuple[object, ...]]]:
         try:
             return _resolve(self.host, self.port, self._end)
         except OSError:
@@ -228,13 +224,13 @@ class _DeadlineSocket(socket.socket):
         return super().recv_into(*arguments)  # type: ignore[arg-type]
 
 
-def _resolve(host: str, port: int, end: float) -> list[_Address]:
+def _resolve(host: str, port: int, end: float) -> list[tuple[int, tuple[object, ...]]]:
     """Give the addresses of a name; a thread waits for them, since the C library's look-up has no time-out.
 
     Raises:
         OSError: the name does not resolve, or not in time.
     """
-    addresses: list[_Address] = []
+    addresses: list[tuple[int, tuple[object, ...]]] = []
     problems: list[OSError] = []
 
     def look_up() -> None:

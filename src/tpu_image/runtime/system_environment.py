@@ -7,16 +7,13 @@ A shorter one, or what is no number, becomes the document's.
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from tpu_image.formats import FormatError, pam_environment
 from tpu_image.runtime import atomic_file, settings
 
 SIZE_LIMIT = 1024 * 1024
 """Bytes of the file that are read at most."""
-
-Correction = Callable[[str], str]
-"""Takes the text of the file and gives it corrected, or as it was."""
 
 
 def with_cloudsdk_python(text: str) -> str:
@@ -50,7 +47,7 @@ def is_long_enough(value: str, seconds: int) -> bool:
     return digits.isascii() and digits.isdecimal() and len(digits) <= 18 and int(digits) >= seconds
 
 
-def update(*corrections: Correction, path: str = settings.SYSTEM_ENVIRONMENT_PATH) -> bool:
+def update(*corrections: Callable[[str], str], path: str = settings.SYSTEM_ENVIRONMENT_PATH) -> bool:
     """Apply corrections to the file; give whether that changed it.
 
     Raises:

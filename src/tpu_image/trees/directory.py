@@ -248,14 +248,23 @@ def entry_of_status(status: os.stat_result, target: bytes = b"") -> Entry:
 
 
 def encode_name(name: str) -> bytes:
-    """Give the bytes of a name: UTF-8 whatever the locale, as for the text of the files that hold names.
+    """Give the bytes of one part of a canonical path.
 
     Raises:
         ValueError: no file can have that name, or it is ``..``, which no canonical path holds.
     """
     if name == "..":
         raise ValueError("'..' leads out of a directory")
-    return name.encode("utf-8", "surrogateescape")
+    return encode_path(name)
+
+
+def encode_path(path: str) -> bytes:
+    """Give the bytes of a path or target: UTF-8 whatever the locale, as the files that hold paths are read.
+
+    Raises:
+        ValueError: no file can have that name.
+    """
+    return path.encode("utf-8", "surrogateescape")
 
 
 def decode_name(name: bytes) -> str:

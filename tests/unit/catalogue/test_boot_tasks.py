@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import case_trees
@@ -137,7 +139,8 @@ def test_an_archive_that_users_cannot_read_is_opened_again() -> None:
     assert applied(closed) == nodes
 
 
-CLOUD_INIT = {"/usr/bin/cloud-init": text("#!/usr/bin/python3\n", 0o755)}
+CRON: dict[str, Node] = {"/usr/sbin/cron": text("", 0o755)}
+CLOUD_INIT: dict[str, Node] = {"/usr/bin/cloud-init": text("#!/usr/bin/python3\n", 0o755)}
 DOCUMENTS_SCRIPT = """\
 grep -q CLOUDSDK_PYTHON /etc/environment || echo "CLOUDSDK_PYTHON=/usr/bin/python3" >> /etc/environment
 curl -s 'http://metadata.google.internal/computeMetadata/v1/instance/attributes/tpu-env' > /tmp/tpu-env.yaml
@@ -156,7 +159,7 @@ EVERY_BOOT = [
     ("a unit that goes through a shell", site(f"/bin/sh -c 'sleep 1; {OURS}'")),
     ("a unit that runs the archive", site(f"/usr/bin/python3 {settings.ARCHIVE_PATH} environment")),
     ("rc.local", {"/etc/rc.local": text(f"#!/bin/sh\nbash {OURS}\nexit 0\n", 0o755)}),
-    ("cron", {"/etc/cron.d/tpu": text(f"@reboot root bash {OURS}\n")}),
+    ("cron", {"/etc/cron.d/tpu": text(f"@reboot root bash {OURS}\n"), **CRON}),
     ("bootcmd", {"/etc/cloud/cloud.cfg.d/tpu.cfg": text(f"bootcmd:\n- [bash, {OURS}]\n"), **CLOUD_INIT}),
     (
         "a per-boot script",
@@ -197,7 +200,8 @@ NOT_EVERY_BOOT = [
     ),
     ("rc.local that is not executable", {"/etc/rc.local": text(f"bash {OURS}\n")}, "nothing"),
     ("rc.local with a comment", {"/etc/rc.local": text(f"# bash {OURS}\n", 0o755)}, "nothing"),
-    ("cron at another time", {"/etc/cron.d/tpu": text(f"0 4 * * * root bash {OURS}\n")}, "nothing"),
+    ("cron at another time", {"/etc/cron.d/tpu": text(f"0 4 * * * root bash {OURS}\n"), **CRON}, "nothing"),
+    ("cron without cron", {"/etc/cron.d/tpu": text(f"@reboot root bash {OURS}\n")}, "nothing"),
     ("bootcmd without cloud-init", {"/etc/cloud/cloud.cfg": text(f"bootcmd:\n- {OURS}\n")}, "nothing"),
     (
         "runcmd",
@@ -222,6 +226,15 @@ def test_what_does_not_run_at_every_boot_is_not_enough(start: dict[str, Node], r
     verdict = judge(TPU_ENV, without_unit() | start)
     assert verdict.status is Status.FAIL, verdict.message
     assert reason in verdict.message
+
+
+def test_scripts_that_start_one_another_without_end_are_followed_within_bounds() -> None:
+    lines = "".join(f"bash /opt/{number}.sh\n" for number in range(3000))
+    scripts: dict[str, Node] = {f"/opt/{number}.sh": text(lines, 0o755) for number in range(300)}
+    nodes = debian() | {"/etc/rc.local": text(lines, 0o755)} | scripts
+    started = time.monotonic()
+    assert judge(TPU_ENV, nodes).status is Status.FAIL
+    assert time.monotonic() - started < 10
 
 
 def test_a_script_that_is_started_and_missing_is_named() -> None:

@@ -12,6 +12,7 @@ from tpu_image.catalogue.telemetry import COLLECTOR
 from tpu_image.catalogue.telemetry import REQUIREMENTS as TELEMETRY
 from tpu_image.catalogue.vbar_agent import REQUIREMENTS as VBAR_AGENT
 from tpu_image.catalogue.vbar_agent import VBAR
+from tpu_image.formats import FormatError
 from tpu_image.trees.memory import Directory, File, MemoryTree, Node, Symlink
 from tpu_image.trees.overlay import Overlay
 
@@ -215,6 +216,20 @@ STATES = [
     good(
         "arguments from Environment=",
         {**IMAGE, **service(f'Environment="ARGS={ARGUMENTS}"', docker(arguments="$ARGS"))},
+    ),
+    good(
+        "arguments of the image behind its entry point",
+        {
+            **stored(VBAR.image, entrypoint=("/vbar",), arguments=VBAR.arguments),
+            **service(docker(arguments="")),
+        },
+    ),
+    good(
+        "no tag means latest",
+        {
+            **stored("vbar_control_agent:latest"),
+            **service(docker(image="docker.io/library/vbar_control_agent")),
+        },
     ),
     good(
         "shell in the image",
@@ -431,12 +446,13 @@ def test_each_argument_of_the_document_is_needed() -> None:
         assert f"without {argument}" in verdict.message
 
 
-def test_a_script_that_calls_itself_without_end_is_not_followed_without_end() -> None:
-    calls = script("#!/bin/sh", *["/opt/start.sh"] * 5000)
-    with pytest.raises(Exception, match="more commands than are followed"):
-        REQUIREMENT["vbar.agent"].inspect(
-            tree_of({**service("ExecStart=/opt/start.sh"), **calls}), COMPUTE_ENGINE
-        )
+@pytest.mark.parametrize(
+    "lines", [["/opt/start.sh"] * 5000, ["#" * 200_000, *["/opt/start.sh"] * 20]], ids=["commands", "text"]
+)
+def test_a_script_that_calls_itself_is_not_followed_without_end(lines: list[str]) -> None:
+    files: Files = {**service("ExecStart=/opt/start.sh"), **script("#!/bin/sh", *lines)}
+    with pytest.raises(FormatError, match="more commands than are followed"):
+        REQUIREMENT["vbar.agent"].inspect(tree_of(files), COMPUTE_ENGINE)
 
 
 def test_damaged_stores_hold_nothing() -> None:

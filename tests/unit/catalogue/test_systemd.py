@@ -206,7 +206,7 @@ def test_services_are_found_by_what_they_run() -> None:
         ("b.service", f"{SYSTEM}/b.service", 3),
         ("e@x.service", f"{SYSTEM}/e@.service", 2),
     ]
-    mentioning = units(files).services_running(lambda _: True, mentioning="agent")
+    mentioning = units(files).services_running(lambda _: True, mentioning=["agent"])
     assert [unit.name for unit, *_ in mentioning] == [
         "a.service",
         "b.service",

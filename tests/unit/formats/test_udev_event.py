@@ -12,7 +12,11 @@ from tpu_image.formats.udev_model import Device, Machine, Outcome, command_words
 from tpu_image.formats.udev_rules import parse
 
 BRIDGE = Device(
-    "0000:00:01.0", "pci", "/devices/pci0000:00/0000:00:01.0", "pcieport", {"vendor": "0x8086", "class": "0x060400"}
+    "0000:00:01.0",
+    "pci",
+    "/devices/pci0000:00/0000:00:01.0",
+    "pcieport",
+    {"vendor": "0x8086", "class": "0x060400"},
 )
 TPU = Device(
     "0000:01:00.0",
@@ -139,7 +143,13 @@ def test_a_substitution(written: str, value: str) -> None:
 
 
 def test_id_and_driver_are_those_of_the_parent_that_matched() -> None:
-    assert runs('DRIVERS=="pcieport", RUN+="$id $driver $attr{class}"\n') == ["0000:00:01.0 pcieport 0x060400"]
+    assert runs('DRIVERS=="pcieport", RUN+="$id $driver $attr{class}"\n') == [
+        "0000:00:01.0 pcieport 0x060400"
+    ]
+
+
+def test_a_line_that_udev_does_not_look_at_settles_on_no_parent() -> None:
+    assert runs('DRIVERS=="pcieport", MODE="0600", GOTO="nowhere"\nRUN+="$id."\n') == ["."]
 
 
 def test_a_value_that_depends_on_a_program_is_in_doubt() -> None:
@@ -271,6 +281,8 @@ def test_the_tags_that_result(rules: str, tags: dict[str, bool]) -> None:
         ('TAG=="?*", RUN+="x"\n', ["x"]),  # as systemd has it, though there is no tag
         ('PROGRAM="/x", TAG+="a"\nTAG=="a", RUN+="x"\n', ["x?"]),
         ('TAG=="a", TAG+="a", RUN+="x"\n', []),
+        ('TAG+="a"\nTAG-="a"\nTAG=="a", RUN+="x"\n', ["x?"]),  # depends on udev's database
+        ('TAG+="a"\nTAG-="a"\nTAG="b"\nTAG=="a", RUN+="x"\n', []),
     ],
 )
 def test_a_comparison_with_tags(rules: str, expected: list[str]) -> None:
@@ -297,7 +309,10 @@ def test_the_properties_that_result(rules: str, value: str | None) -> None:
 
 
 def test_a_property_that_an_import_may_set_is_undecided() -> None:
-    assert runs('IMPORT{builtin}="path_id"\nENV{ID_PATH}=="x", RUN+="x"\nENV{A}=="", RUN+="y"\n') == ["x?", "y"]
+    assert runs('IMPORT{builtin}="path_id"\nENV{ID_PATH}=="x", RUN+="x"\nENV{A}=="", RUN+="y"\n') == [
+        "x?",
+        "y",
+    ]
     assert runs('IMPORT{cmdline}="a"\nENV{a}=="1", RUN+="x"\nENV{b}=="", RUN+="y"\n') == ["x?", "y"]
 
 

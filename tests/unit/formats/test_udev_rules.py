@@ -164,7 +164,7 @@ def test_lint_says_what_is_wrong_and_where(text: str, line: int, severity: Sever
         'KERNEL=="a", GROUP="$env{G}", MODE="0600"\n',
         'ACTION!="add", GOTO="end"\nMODE="0600"\nLABEL="end"\n',
         'KERNEL=="a", \\\n# between\n  MODE="0600"\n',
-        'RUN+="/bin/sh -c \'echo $$HOME 100%%\'"\n',
+        "RUN+=\"/bin/sh -c 'echo $$HOME 100%%'\"\n",
     ],
 )
 def test_lint_is_silent_about_right_files(text: str) -> None:

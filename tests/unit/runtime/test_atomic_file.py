@@ -27,14 +27,6 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def precious(tmp_path: Path) -> Path:
-    file = tmp_path / "precious"
-    file.write_text("precious\n")
-    file.chmod(0o600)
-    return file
-
-
 def write(home: Path, content: bytes = b"new\n") -> bool:
     return atomic_file.write_in_home(str(home), "tpu-env", content, ME)
 
@@ -64,20 +56,21 @@ def test_a_link_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
-def test_a_link_in_place_of_the_file_is_replaced_and_its_target_left_alone(
-    home: Path, precious: Path
+@pytest.mark.parametrize(("content", "mode"), [("precious\n", 0o600), ("new\n", 0o644)])
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_in_place_of_the_file_is_replaced_and_the_other_file_left_alone(
+    link: Callable[[Path, Path], None], content: str, mode: int, home: Path
 ) -> None:
-    (home / "tpu-env").symlink_to(precious)
+    """Also where the other file looks right: its owner could change it later."""
+    other = home.parent / "other"
+    other.write_text(content)
+    other.chmod(mode)
+    link(other, home / "tpu-env")
     assert write(home)
+    assert state(home / "tpu-env") == ("new\n", 0o644)
+    assert (home / "tpu-env").lstat().st_ino != other.stat().st_ino
     assert not (home / "tpu-env").is_symlink()
-    assert state(precious) == ("precious\n", 0o600)
-
-
-def test_a_hard_link_is_replaced_even_where_its_content_is_right(home: Path, precious: Path) -> None:
-    os.link(precious, home / "tpu-env")
-    assert write(home, b"precious\n")
-    assert state(precious) == ("precious\n", 0o600)
-    assert state(home / "tpu-env") == ("precious\n", 0o644)
+    assert state(other) == (content, mode)
 
 
 def test_a_pipe_does_not_hold_the_writer(home: Path) -> None:
@@ -109,7 +102,7 @@ def test_the_owner_is_put_right_and_the_home_given_to_its_user(tmp_path: Path) -
     owner = Owner(2000, 2000)
     assert atomic_file.write_in_home(str(tmp_path / "tpu-runtime"), "tpu-env", b"new\n", owner)
     for path in (tmp_path / "tpu-runtime", tmp_path / "tpu-runtime/tpu-env"):
-        assert (path.stat().st_uid, path.stat().st_gid) == owner
+        assert Owner(path.stat().st_uid, path.stat().st_gid) == owner
 
 
 def test_what_a_killed_writer_left_is_cleared_away_once_it_is_old(home: Path) -> None:
