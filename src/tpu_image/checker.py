@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--platform", type=_word(choices.platform), help="compute-engine (default) or gke")
     parser.add_argument("--tpu", metavar="LIST", type=_word(choices.generations), help="such as v5p,v6e")
     parser.add_argument("--telemetry", action="store_true", help="also require the telemetry collector")
-    parser.add_argument("--device-group", metavar="NAME", default="", type=_word(choices.device_group))
+    parser.add_argument("--device-group", metavar="NAME", type=_word(choices.device_group))
     parser.add_argument("--no-agent", action="store_true", help="the vBar agent comes from elsewhere")
     waive = parser.add_argument("--waive", metavar="ID=REASON", action="append", default=[])
     waive.type = _word(choices.waiver)
@@ -100,7 +100,7 @@ def _profile(options: argparse.Namespace) -> Profile:
     profile = Profile(
         platform=options.platform or Platform.COMPUTE_ENGINE,
         telemetry=options.telemetry,
-        device_group=options.device_group,
+        device_group=options.device_group or "",
         agent_elsewhere=options.no_agent,
         waivers=dict(options.waive),
     )

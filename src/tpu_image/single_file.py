@@ -22,6 +22,7 @@ PACKED = (
     "report/json.py",
     "report/model.py",
     "report/printable.py",
+    "runtime",
     "trees",
 )
 """What of this package goes in: what a check needs and no more."""
@@ -32,7 +33,8 @@ _MAIN = b"""\
 import sys
 
 if sys.version_info < (3, 10):
-    sys.exit("tpu-image: Python 3.10 or newer is needed; this is " + sys.version.split()[0])
+    sys.stderr.write("tpu-image: Python 3.10 or newer is needed; this is " + sys.version.split()[0] + "\\n")
+    sys.exit(2)
 
 from tpu_image.checker import main
 
