@@ -41,7 +41,7 @@ class Program:
 
 
 def programs(commands: Iterable[Command]) -> Iterator[Program]:
-    """Give the programs that commands start; ``sh -c`` and an interpreter before a script are seen through."""
+    """Give the programs that commands start, seen through ``sh -c`` and an interpreter before a script."""
     for command in commands:
         words = [] if command.builtin else command_words(command.value)
         if words:
