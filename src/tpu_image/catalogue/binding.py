@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tpu_image.catalogue.bind_script import binds, read, takes_bare_address, unusable
 from tpu_image.catalogue.device_events import ADDRESS, Rules, function, load_rules, vfio_generations
 from tpu_image.catalogue.hardware import Generation
 from tpu_image.catalogue.requirement import Profile
-from tpu_image.formats.udev_model import Command, Outcome, command_words
+from tpu_image.formats.udev_model import Command, command_words
 from tpu_image.trees.base import Tree
 
 _HELPERS = "/usr/lib/udev"
@@ -40,9 +40,9 @@ class Program:
         return any(ADDRESS in argument for argument in self.arguments)
 
 
-def programs(outcome: Outcome) -> Iterator[Program]:
-    """Give the programs that an event runs; ``sh -c`` and an interpreter before a script are seen through."""
-    for command in outcome.run:
+def programs(commands: Iterable[Command]) -> Iterator[Program]:
+    """Give the programs that commands start, seen through ``sh -c`` and an interpreter before a script."""
+    for command in commands:
         words = [] if command.builtin else command_words(command.value)
         if words:
             yield _program(command, words)
@@ -78,13 +78,18 @@ class Binding:
     bound: list[Program] = field(default_factory=list)
     faults: list[tuple[Program, str]] = field(default_factory=list)
     undecided: list[tuple[Program, str]] = field(default_factory=list)
+    dropped: list[Command] = field(default_factory=list)
+    """Programs that would bind it and that another rule keeps from running."""
     already: bool = False
     """Whether a script also runs for one that is on vfio-pci."""
 
 
 def _binding(tree: Tree, rules: Rules, generation: Generation) -> Binding:
     binding = Binding(generation)
-    for program in programs(rules.outcome(function(generation), "add")):
+    outcome = rules.outcome(function(generation), "add")
+    dropped = programs(outcome.dropped)
+    binding.dropped = [program.command for program in dropped if _is_about_binding(tree, program)]
+    for program in programs(outcome.run):
         if not _is_about_binding(tree, program):
             continue
         doubt, fault = _doubt(tree, program), _fault(tree, program)
@@ -95,7 +100,7 @@ def _binding(tree: Tree, rules: Rules, generation: Generation) -> Binding:
         else:
             binding.bound.append(program)
     paths = {program.path for program in binding.bound}
-    on_vfio = programs(rules.outcome(function(generation, "vfio-pci"), "add"))
+    on_vfio = programs(rules.outcome(function(generation, "vfio-pci"), "add").run)
     binding.already = any(program.path in paths and not program.command.doubt for program in on_vfio)
     return binding
 

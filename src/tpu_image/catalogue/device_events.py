@@ -7,11 +7,11 @@ Sources: udev(7) for where rules stand; the kernel's ``drivers/vfio`` for the de
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpu_image.catalogue.hardware import GOOGLE_VENDOR, Generation, NodeKind
-from tpu_image.catalogue.requirement import Profile
+from tpu_image.catalogue.requirement import Evidence, Profile
 from tpu_image.formats.udev_event import evaluate
 from tpu_image.formats.udev_model import Device, Machine, Outcome, Truth
 from tpu_image.formats.udev_rules import Finding, RulesFile, Severity, lint, parse
@@ -51,12 +51,30 @@ class Rules:
         """Give what they make of an event."""
         return evaluate(self.files, device, action, self.machine)
 
-    def findings(self, path: str, lines: set[int]) -> Iterator[Finding]:
-        """Give what is wrong with some lines of a file, and which lines of it udev ignores."""
-        file = dict(self.files)[path]
-        for finding in lint(file, self.machine.users, self.machine.groups):
-            if finding.severity is Severity.IGNORED or finding.line in lines:
-                yield finding
+    def complaints(self, deciding: Iterable[Evidence]) -> list[Evidence]:
+        """Say what is wrong with the lines that decide, and which other lines of their files udev ignores."""
+        lines: dict[str, set[int]] = {}
+        for item in deciding:
+            lines.setdefault(item.path, set()).add(item.line)
+        return [
+            Evidence(path, finding.line, finding.reason)
+            for path, numbers in lines.items()
+            for finding in self._lint(path)
+            if finding.severity is Severity.IGNORED or finding.line in numbers
+        ]
+
+    def ignored_lines(self, words: Iterable[str]) -> list[Evidence]:
+        """Find the lines that udev ignores in the files that hold one of some words."""
+        return [
+            Evidence(path, finding.line, f"udev ignores the line: {finding.reason}")
+            for path, file in self.files
+            if any(word in file.render() for word in words)
+            for finding in self._lint(path)
+            if finding.severity is Severity.IGNORED
+        ]
+
+    def _lint(self, path: str) -> list[Finding]:
+        return lint(dict(self.files)[path], self.machine.users, self.machine.groups)
 
 
 def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:

@@ -145,14 +145,7 @@ class _NodeAccess(Requirement):
         return self._open(rules, [access.evidence for access in added], gid)
 
     def _open(self, rules: Rules, evidence: list[Evidence], gid: int | None) -> Verdict:
-        lines: dict[str, set[int]] = {}
-        for item in evidence:
-            lines.setdefault(item.path, set()).add(item.line)
-        complaints = [
-            Evidence(path, finding.line, finding.reason)
-            for path, numbers in lines.items()
-            for finding in rules.findings(path, numbers)
-        ]
+        complaints = rules.complaints(evidence)
         if complaints:
             first = complaints[0]
             return self.warned(
@@ -164,8 +157,14 @@ class _NodeAccess(Requirement):
         return self.passed(f"{evidence[0].found.replace(': ', ' is ')}", *evidence)
 
     def _closed(self, closed: list[Evidence]) -> Verdict:
-        node, _, found = closed[0].found.partition(": ")
-        return self.failed(f"{node} is not opened: {found}", *closed)
+        first = closed[0]
+        node, _, found = first.found.partition(": ")
+        if not first.line:
+            return self.failed(f"{node} is not opened: {found}", *closed)
+        remedy = f"{self.remedy}; a MODE:= that stands before ours has to be taken out by hand"
+        return self.failed(
+            f"{node} is not opened: {first.path}:{first.line} sets {found}", *closed, remedy=remedy
+        )
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Write the rules; make them final where a later rule would close the nodes again."""

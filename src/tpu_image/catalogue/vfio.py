@@ -23,7 +23,6 @@ from tpu_image.catalogue.device_nodes import opens_group_nodes
 from tpu_image.catalogue.hardware import GENERATIONS, GOOGLE_VENDOR, Generation, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.rules_file import put, put_rules
-from tpu_image.formats.udev_rules import Severity
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay
 
@@ -81,7 +80,7 @@ class BindRules(Requirement):
                 f"a {', '.join(late)} function that is on vfio-pci already is not handed to the bind script"
             )
             return self.warned(f"{message}, so its device node stays closed", *evidence)
-        complaints = _complaints(rules, evidence)
+        complaints = rules.complaints(evidence)
         if complaints:
             first = complaints[0]
             return self.warned(
@@ -107,37 +106,18 @@ class BindRules(Requirement):
         if faults:
             program, reason = next(fault for binding in unbound for fault in binding.faults)
             return self.failed(f"the rules run {program.path}, but it {reason}", *faults)
+        dropped = [Evidence(c.path, c.line, f"{c.value}: {c.doubt}") for b in unbound for c in b.dropped]
+        if dropped:
+            return self.failed(f"no udev rule binds a {names} function: {dropped[0].found}", *dropped)
         missing = Evidence(RULES_FILE, expected=f"a rule that runs a bind script for {names}")
-        return self.failed(f"no udev rule binds a {names} function", missing, *_ignored_lines(rules))
+        ignored = rules.ignored_lines((f"0x{GOOGLE_VENDOR:04x}", "vfio"))
+        return self.failed(f"no udev rule binds a {names} function", missing, *ignored)
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Write the rules, and the script without which they bind nothing."""
         BindScript().plan(overlay, profile)
         if self.inspect(overlay, profile).status is not Status.PASS:
             put_rules(overlay, RULES_FILE, render_rules(), _document_rules())
-
-
-def _complaints(rules: Rules, deciding: list[Evidence]) -> list[Evidence]:
-    """Say what is wrong with the lines that decide, and which lines of their files udev ignores."""
-    lines: dict[str, set[int]] = {}
-    for item in deciding:
-        lines.setdefault(item.path, set()).add(item.line)
-    return [
-        Evidence(path, finding.line, finding.reason)
-        for path, numbers in lines.items()
-        for finding in rules.findings(path, numbers)
-    ]
-
-
-def _ignored_lines(rules: Rules) -> list[Evidence]:
-    """Find lines about VFIO or TPUs that udev ignores: the likely reason why nothing is bound."""
-    return [
-        Evidence(path, finding.line, f"udev ignores the line: {finding.reason}")
-        for path, file in rules.files
-        if any(word in file.render() for word in (f"0x{GOOGLE_VENDOR:04x}", "vfio"))
-        for finding in rules.findings(path, set())
-        if finding.severity is Severity.IGNORED
-    ]
 
 
 def _document_rules() -> str:

@@ -9,6 +9,7 @@ Sources: udev(7) and systemd's ``udev-rules.c`` and ``udev-event.c``, versions 2
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.udev_model import Assignment, Command, Device, Machine, Outcome, Truth
@@ -28,7 +29,6 @@ from tpu_image.formats.udev_values import Budget, OverspentError, pattern
 
 STEP_LIMIT = 300_000
 """Comparisons of one evaluation; the rules of a real system take some thousand."""
-
 
 _EVENTS_KEPT = 64
 
@@ -58,6 +58,7 @@ class _Event(EventValues):
         super().__init__(device, action, Budget(STEP_LIMIT))
         self.machine = machine
         self.run_final: Truth = False
+        self.run_decider = ""
         self.removed_tags: dict[str, bool] = {}
         """Tags that ``TAG==`` finds all the same while udev's database has no entry of the device."""
         self.guarded: dict[tuple[str, str, str, str], bool] = {}
@@ -304,13 +305,12 @@ class _Event(EventValues):
             assign(self, token, Assignment(known, path, rule.line_of(token), why))
 
     def _assign_mode(self, token: Token, new: Assignment) -> None:
-        if new.doubt or parse_mode(new.value) is not None:
-            self.outcome.mode.assign(new, final=token.operator == ":=")
+        usable = bool(new.doubt) or parse_mode(new.value) is not None
+        self.outcome.mode.assign(new, usable=usable, final=token.operator == ":=")
 
     def _assign_owner(self, token: Token, new: Assignment) -> None:
         slot = self.outcome.owner if token.key == "OWNER" else self.outcome.group
-        if not self._names_nobody(token):
-            slot.assign(new, final=token.operator == ":=")
+        slot.assign(new, usable=not self._names_nobody(token), final=token.operator == ":=")
 
     def _assign_tag(self, token: Token, new: Assignment) -> None:
         tags = self.outcome.tags
@@ -346,19 +346,28 @@ class _Event(EventValues):
         properties[name] = value if not new.doubt or value == before else None
 
     def _assign_run(self, token: Token, new: Assignment) -> None:
+        builtin = token.attribute == "builtin"
         if self.run_final:
+            self._drop([Command(new.value, new.path, new.line, new.doubt, builtin)], self.run_decider)
             return
         doubt = new.doubt or ("an earlier := that is undecided" if self.run_final is None else "")
         if token.operator in ("=", ":="):
-            kept = [] if not doubt else self.outcome.run
-            self.budget.spend(len(kept))
-            self.outcome.run = [
-                Command(c.value, c.path, c.line, c.doubt or f"not: {doubt}", c.builtin) for c in kept
-            ]
+            self._take_away_commands(new.path, new.line, doubt)
         if token.operator == ":=":
-            self.run_final = None if doubt else True
-        builtin = token.attribute == "builtin"
+            self.run_final, self.run_decider = (None if doubt else True), f"{new.path}:{new.line}"
         self.outcome.run.append(Command(new.value, new.path, new.line, doubt, builtin))
+
+    def _take_away_commands(self, path: str, line: int, doubt: str) -> None:
+        commands = self.outcome.run
+        self.budget.spend(len(commands))
+        if doubt:
+            self.outcome.run = [replace(c, doubt=c.doubt or f"not: {doubt}") for c in commands]
+        else:
+            self._drop(commands, f"{path}:{line}")
+            self.outcome.run = []
+
+    def _drop(self, commands: list[Command], decider: str) -> None:
+        self.outcome.dropped += [replace(command, doubt=f"taken away by {decider}") for command in commands]
 
     def _clear(self, values: dict[str, bool], doubt: str) -> None:
         self.budget.spend(len(values))

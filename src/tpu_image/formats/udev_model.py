@@ -6,7 +6,7 @@ Sources: udev(7); systemd's ``udev-event.c`` for how a command of ``RUN`` is spl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 Truth = bool | None
 """None: undecided."""
@@ -100,16 +100,20 @@ class Slot:
             answers.add(False)
         return answers.pop() if len(answers) == 1 else None
 
-    def assign(self, new: Assignment, *, final: bool) -> None:
-        """Take a value, unless an earlier ``:=`` stands against it."""
+    def assign(self, new: Assignment, *, usable: bool, final: bool) -> None:
+        """Take a value, unless an earlier ``:=`` stands against it.
+
+        One that is not ``usable`` (no mode, nobody's name) is left out, and yet a ``:=`` with it counts.
+        """
         if self.final:
             return
-        if new.doubt or self.final is None:
-            doubt = new.doubt or "an earlier := that is undecided"
-            self.possible.append(Assignment(new.value, new.path, new.line, doubt))
-            self.final = None if final else self.final
-        else:
-            self.sure, self.possible, self.final = new, [], final
+        doubt = new.doubt or ("an earlier := that is undecided" if self.final is None else "")
+        if usable and doubt:
+            self.possible.append(replace(new, doubt=doubt))
+        elif usable:
+            self.sure, self.possible = new, []
+        if final:
+            self.final = None if doubt else True
 
 
 @dataclass
@@ -117,6 +121,7 @@ class Outcome:
     """What the rules make of an event.
 
     Attributes:
+        dropped: programs that another ``RUN=`` or ``RUN:=`` keeps from running; ``doubt`` says which.
         tags: name to whether it is set for certain; the same for ``links``, below ``/dev``.
         properties: those set by rules and the kernel; None where the value is not known.
         undecided: comparisons that could not be decided on lines that would have assigned something.
@@ -126,6 +131,7 @@ class Outcome:
     owner: Slot = field(default_factory=Slot)
     group: Slot = field(default_factory=Slot)
     run: list[Command] = field(default_factory=list)
+    dropped: list[Command] = field(default_factory=list)
     tags: dict[str, bool] = field(default_factory=dict)
     links: dict[str, bool] = field(default_factory=dict)
     properties: dict[str, str | None] = field(default_factory=dict)

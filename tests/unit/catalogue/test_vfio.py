@@ -53,6 +53,8 @@ def bind_rules(text: str, *changes: Changes, profile: Profile = V6E) -> Verdict:
         f"{RULE}, RUN+=\"'{SCRIPT}' '$kernel'\"",
         f'{RULE}, RUN+="/bin/sh {SCRIPT} $kernel"',
         f'{RULE}, RUN+="/usr/bin/env bash -e {SCRIPT} $kernel"',
+        f'{RULE}, RUN+="/usr/bin/env A=b {SCRIPT} $kernel"',
+        f'{RULE}, RUN+="{SCRIPT} $kernel"\nKERNEL=="sda" MODE="0600"',  # a fault that is not ours
         f"{RULE}, RUN+=\"/bin/sh -c '{SCRIPT} $kernel'\"",
         f'{RULE}, TAG+="tpu"\nTAG=="tpu", RUN+="{SCRIPT} $kernel"',
         f'{RULE}, ENV{{TPU}}="1"\nENV{{TPU}}=="1", RUN+="{SCRIPT} $kernel"',
@@ -77,8 +79,14 @@ def test_every_spelling_that_runs_the_script_passes(rules: str) -> None:
         (f'{RULE}, RUN{{builtin}}+="kmod load vfio-pci"', "no udev rule binds"),
         (f'{RULE.replace("006f", "0062")}, RUN+="{SCRIPT} $kernel"', "no udev rule binds"),
         (f'{RULE.replace("add", "change")}, RUN+="{SCRIPT} $kernel"', "no udev rule binds"),
-        (f'{RULE}, RUN+="{SCRIPT} $kernel"\nSUBSYSTEM=="pci", RUN=""', "no udev rule binds"),
-        (f'SUBSYSTEM=="pci", RUN:="/bin/x"\n{RULE}, RUN+="{SCRIPT} $kernel"', "no udev rule binds"),
+        (
+            f'{RULE}, RUN+="{SCRIPT} $kernel"\nSUBSYSTEM=="pci", RUN=""',
+            "taken away by /etc/udev/rules.d/a.rules:2",
+        ),
+        (
+            f'SUBSYSTEM=="pci", RUN:="/x"\n{RULE}, RUN+="{SCRIPT} $kernel"',
+            "taken away by /etc/udev/rules.d/a.rules:1",
+        ),
         (
             f'{RULE}, RUN+="{SCRIPT} $kernel" # bind',
             "a.rules:1 udev ignores the line: a comment cannot follow",

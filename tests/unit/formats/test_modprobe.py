@@ -31,11 +31,13 @@ def test_directives_are_read_with_their_lines() -> None:
         ("other=1", None),
         ("allow", "y"),
         ('allow="Y"', "Y"),
+        ("al-low=1", None),
         ("", None),
     ],
 )
 def test_the_last_value_of_a_parameter_counts(options: str, value: str | None) -> None:
     assert last_parameter(options, "allow") == value
+    assert last_parameter("a-b=1", "a_b") == "1"
 
 
 @pytest.mark.parametrize(

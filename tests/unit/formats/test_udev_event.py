@@ -166,6 +166,7 @@ def test_a_value_that_depends_on_a_program_is_in_doubt() -> None:
         ('KERNEL=="12" MODE="0666"\n', "0666"),
         ('SUBSYSTEM=="vfio", MODE="0666", GROUP="absent"\n', "0666"),
         ('MODE="rw"\n', None),
+        ('MODE:="rw"\nMODE="0666"\n', None),  # udev takes the := for final, and the mode for none
         ("MODE=0666\n", None),
         ('KERNEL=="[0-9]", MODE="0666"\n', None),
         ('ENV{M}="0640"\nMODE="$env{M}"\n', "0640"),
@@ -254,6 +255,14 @@ def test_a_goto_inside_a_doubtful_region_widens_it() -> None:
 )
 def test_the_programs_that_run(rules: str, expected: list[str]) -> None:
     assert runs(rules) == expected
+
+
+def test_programs_that_do_not_run_are_kept_with_what_took_them_away() -> None:
+    found = outcome('RUN+="a"\nRUN:="b"\nRUN+="c"\n').dropped
+    assert [(c.value, c.doubt) for c in found] == [
+        ("a", "taken away by /etc/udev/rules.d/a.rules:2"),
+        ("c", "taken away by /etc/udev/rules.d/a.rules:2"),
+    ]
 
 
 @pytest.mark.parametrize(
