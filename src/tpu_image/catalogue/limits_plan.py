@@ -50,10 +50,10 @@ def _add_lines(trial: Overlay, path: str, item: Item, login: Login, domain: str)
         value, decided_by = Sessions(trial).granted(login, item).half(half)
         if value >= item.needed:
             continue
-        if domain == "*" and decided_by is not None:
-            domain = decided_by.entry.domain  # a range of ids that takes in everybody outranks *
+        # A range of ids that takes in everybody outranks *, so the line must name the same range.
+        winning = decided_by.entry.domain if domain == "*" and decided_by else domain
         file = LimitsFile(_own_text(trial, path))
-        trial.write(path, file.with_line(domain, half, item.name, format_value(item.name, item.needed)).text)
+        trial.write(path, file.with_line(winning, half, item.name, format_value(item.name, item.needed)).text)
 
 
 def plan_services(overlay: Overlay, item: Item) -> None:

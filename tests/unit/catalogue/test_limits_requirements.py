@@ -206,6 +206,11 @@ def test_apply_writes_two_drop_ins_on_a_plain_system() -> None:
             "1000:2000 hard nofile 100000",
         ),
         (
+            {LIMITS_CONF: "1000: soft nofile 5\n@1000: hard nofile 6\n"},
+            f"{LIMITS_DIRECTORY}/99-tpu-image.conf",
+            "1000: soft nofile 100000",
+        ),
+        (
             {f"{LIMITS_DIRECTORY}/zz.conf": "* - nofile 5\n"},
             f"{LIMITS_DIRECTORY}/zz.tpu-image.conf",
             "* hard nofile 100000",
