@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tpu_image.catalogue.bind_script import binds, read, takes_bare_address, unusable
 from tpu_image.catalogue.device_events import ADDRESS, Rules, function, load_rules, vfio_generations
 from tpu_image.catalogue.hardware import Generation
+from tpu_image.catalogue.memo import kept
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.formats.udev_model import Command, command_words
 from tpu_image.trees.base import Tree
@@ -145,12 +146,12 @@ def _fault(tree: Tree, program: Program) -> str:
 
 def bindings(tree: Tree, profile: Profile) -> list[Binding]:
     """Judge the `add` event of a function of each VFIO generation of a profile."""
-    rules = load_rules(tree, profile)
+    rules, memo = load_rules(tree, profile), kept(tree)
     found = []
     for generation in vfio_generations(profile):
-        known = tree.derived.get((bindings, generation, profile.architecture))
-        binding = known if isinstance(known, Binding) else _binding(tree, rules, generation)
-        tree.derived[bindings, generation, profile.architecture] = binding
+        key = (bindings, generation, profile.architecture)
+        known = memo.get(key)
+        memo[key] = binding = known if isinstance(known, Binding) else _binding(tree, rules, generation)
         found.append(binding)
     return found
 

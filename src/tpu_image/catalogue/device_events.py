@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import ref
 
 from tpu_image.catalogue.hardware import GOOGLE_VENDOR, Generation, NodeKind
+from tpu_image.catalogue.memo import kept
 from tpu_image.catalogue.requirement import Evidence, Profile
 from tpu_image.formats.udev_event import evaluate
 from tpu_image.formats.udev_model import Device, Machine, Outcome, Truth
@@ -79,15 +81,18 @@ class Rules:
 
 def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:
     """Read the rules of a tree; ``marked`` says whether the groups of TPUs are marked (:data:`MARKS`)."""
-    key = (load_rules, profile.architecture, marked)
-    known = tree.derived.get(key)
+    memo, key = kept(tree), (load_rules, profile.architecture, marked)
+    known = memo.get(key)
     if isinstance(known, Rules):
         return known
+
+    reference = ref(tree)
 
     def exists(path: str) -> Truth:
         if path.startswith(MARKS + "/"):
             return marked
-        return None if path.startswith(_VOLATILE) else tree.exists(path)
+        here = reference()
+        return None if here is None or path.startswith(_VOLATILE) else here.exists(path)
 
     machine = Machine(
         architecture=_ARCHITECTURES.get(profile.architecture, ""),
@@ -96,8 +101,7 @@ def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:
         groups=_names(tree, "/etc/group"),
         systemd=systemd_version(tree),
     )
-    rules = Rules(_rules_files(tree), machine)
-    tree.derived[key] = rules
+    memo[key] = rules = Rules(_rules_files(tree), machine)
     return rules
 
 
@@ -114,12 +118,12 @@ def _rules_file(tree: Tree, path: str) -> RulesFile | None:
     """Parse the file at a path without links; None where it only masks, being empty or no file."""
     if isinstance(tree, Overlay) and path not in tree.written:
         return _rules_file(tree.base, path)  # read once, however often the plan changes
-    key = (_rules_file, path)
-    if key not in tree.derived:
+    memo, key = kept(tree), (_rules_file, path)
+    if key not in memo:
         entry = tree.lstat_canonical(path)
         readable = entry is not None and entry.kind is Kind.FILE and entry.size > 0
-        tree.derived[key] = parse(tree.read_text(path, RULES_LIMIT)) if readable else None
-    known = tree.derived[key]
+        memo[key] = parse(tree.read_text(path, RULES_LIMIT)) if readable else None
+    known = memo[key]
     return known if isinstance(known, RulesFile) else None
 
 

@@ -95,8 +95,6 @@ class Tree(ABC):
 
     def __init__(self) -> None:
         self._resolved_directories: dict[str, str] = {"/": "/"}
-        self.derived: dict[object, object] = {}
-        """What readers worked out from the tree, by keys of their own; a change of the tree empties it."""
 
     @abstractmethod
     def lstat_canonical(self, path: str) -> Entry | None:

@@ -66,7 +66,6 @@ class MemoryTree(Tree):
         if parent not in self._nodes:
             self.put(parent, Directory())
         self._nodes[path] = node
-        self.derived.clear()
         self._resolved_directories = {"/": "/"}
 
     def lstat_canonical(self, path: str) -> Entry | None:

@@ -74,7 +74,6 @@ class Overlay(Tree):
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         self._make_parents(canonical)
         self.written[canonical] = File(data, mode, *owner)
-        self.derived.clear()
 
     def symlink(self, path: str, target: str) -> None:
         """Put a link at the path itself, in place of a file or link that is there.
@@ -89,7 +88,6 @@ class Overlay(Tree):
         self._make_parents(canonical)
         self.written[canonical] = Symlink(target)
         self._resolved_directories = {"/": "/"}
-        self.derived.clear()
 
     def make_directory(self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
         """Have a directory at the path with this mode and owner, and those above it."""
@@ -99,7 +97,6 @@ class Overlay(Tree):
             raise NotAFileError(path, f"is a {entry.kind.value}, not a directory")
         self._make_parents(canonical)
         self.written[canonical] = Directory(mode, *owner)
-        self.derived.clear()
 
     def remove(self, path: str) -> None:
         """Take away the file or link at the path itself; nothing happens where there is none."""
@@ -111,7 +108,6 @@ class Overlay(Tree):
             raise NotAFileError(path, "is a directory; only files and links are removed")
         self.written[canonical] = None
         self._resolved_directories = {"/": "/"}
-        self.derived.clear()
 
     def _make_parents(self, canonical: str) -> None:
         parent = posixpath.dirname(canonical)
