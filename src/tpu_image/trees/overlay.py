@@ -159,6 +159,7 @@ class Overlay(Tree):
         if entry is None or entry.kind is not Kind.DIRECTORY:
             self._replaced.add(canonical)
         self.written[canonical] = node
+        self._resolved_directories = {"/"}
 
     def before(self, path: str) -> Node | None:
         """What the base has at a canonical path; None where nothing is.
