@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.cloud_init import BakedCloudConfig
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
@@ -21,8 +21,7 @@ BLANK_MACHINE_IDS = (b"", b"uninitialized")
 HOMES = ("/root", "/home/*")
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """What one machine leaves behind: where, and how to take it away in an image."""
 
     name: str

@@ -7,7 +7,7 @@ defaults, and containers those of their runtime.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue import limits_plan
 from tpu_image.catalogue.limits_docker import container_defaults
@@ -35,8 +35,7 @@ PAM_LINE = "session required pam_limits.so"
 PAM_REMEDY = f"add to its file in /etc/pam.d: {PAM_LINE}"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Something that is not as it should be; ``fails`` tells a failure from a warning."""
 
     text: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.limits_in_effect import MEMLOCK, NOFILE, RUNTIMES, Item
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
@@ -19,8 +19,7 @@ EVIDENCE_LIMIT = 8
 """Services named in one verdict."""
 
 
-@dataclass(frozen=True)
-class ServiceProcess:
+class ServiceProcess(NamedTuple):
     """One process of a system service."""
 
     service: str

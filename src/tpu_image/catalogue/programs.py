@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.trees.base import Entry, Kind, NotAFileError, NotFoundError, Tree
 
@@ -22,8 +22,7 @@ INTERPRETER_LIMIT = 4
 """Scripts that may run one another through ``#!`` (the kernel's own limit, fs/exec.c)."""
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """A program as found: ``path`` as it is called, ``problem`` empty where it can run."""
 
     path: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
 from tpu_image.catalogue.running import is_running
@@ -28,8 +28,7 @@ PLACED = (
 """Files that the document has placed, whoever placed them."""
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """What ``/etc/selinux/config`` says; ``line`` is where the mode stands."""
 
     mode: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.groups import group_id
 from tpu_image.catalogue.hardware import Generation, NodeKind, identify
@@ -26,8 +26,7 @@ _IOMMU = "an IOMMU group"
 _ATTRIBUTE_LIMIT = 4096
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """One PCI function of a TPU.
 
     Attributes:
