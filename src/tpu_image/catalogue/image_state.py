@@ -116,8 +116,7 @@ class NoIdentity(Requirement):
         return self.warned(
             f"baked in, so that every machine shares it: {names}",
             *evidence,
-            remedy="tpu-image build wipes it; by hand, in the image: "
-            + "; ".join(trace.removal for trace in found),
+            remedy="in the image: " + "; ".join(trace.removal for trace in found),
         )
 
 

@@ -177,7 +177,9 @@ class BindScript(Requirement):
             places = [Evidence(path, line, reason) for line, reason in faults]
             return self.warned(f"{path} is not ours and has known faults: {faults[0][1]}", *places)
         message = f"{path} is not ours: its steps are there, that they work is for a boot to prove"
-        return self.warned(message, Evidence(path), remedy="run: tpu-image boot IMAGE --tpu v6e:1")
+        return self.warned(
+            message, Evidence(path), remedy="on a TPU VM: tpu-image check --only machine.devices"
+        )
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Put our script where the document has it."""
