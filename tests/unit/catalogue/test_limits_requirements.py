@@ -299,7 +299,7 @@ MACHINES = st.builds(
     st.dictionaries(st.tuples(SYSTEMD, NAMES), SETTING_FILES, max_size=3),
     st.booleans(),
 )
-ALICE = Login("alice", 4000, 4000, ("dev",))
+ALICE = Login("alice", 500, 500, ("dev",))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
