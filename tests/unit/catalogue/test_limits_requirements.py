@@ -232,7 +232,7 @@ def test_apply_writes_two_drop_ins_on_a_plain_system() -> None:
         ),
         (
             {DOCKER: "[Service]\nExecStart=/usr/bin/dockerd\nLimitNOFILE=5:infinity\n"},
-            "/etc/systemd/system/docker.service.d/99-tpu-image.conf",
+            "/etc/systemd/system/docker.service.d/99-tpu-image-runtime.conf",
             "LimitNOFILE=100000:infinity",
         ),
         (
