@@ -14,7 +14,7 @@ from tpu_image import cli
 
 pytestmark = pytest.mark.real
 
-PROFILE = ("--no-agent", "--waive", "vbar.agent=not in Debian")
+PROFILE = ("--no-agent", "--waive", "prerequisites.gcloud=not in Debian")
 Snapshot = dict[str, tuple[object, ...]]
 JOURNAL = "var/lib/tpu-image"
 
