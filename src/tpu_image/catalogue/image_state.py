@@ -92,7 +92,7 @@ class NoIdentity(Requirement):
     """Machines made from the image do not share what is one machine's own."""
 
     id = "image.identity"
-    title = "No machine's identity is baked in"
+    title = "no machine's identity is baked in"
     why = (
         "Machines that share a machine-id, host keys or a random seed cannot be told apart or trusted, and "
         "cloud-init skips its work on a machine that has the data of another."

@@ -179,7 +179,7 @@ class LockedMemory(ResourceLimit):
     """R5: a process may lock memory without bound."""
 
     id = "limits.memlock"
-    title = "Locked memory is unlimited for users, root and services"
+    title = "locked memory is unlimited for users, root and services"
     why = "The TPU runtime pins the host memory that it transfers; at the usual 8 MiB it fails to start."
     source = 'section "Limiti di memoria" (R5); limits.conf(5), systemd-system.conf(5)'
     item = MEMLOCK
@@ -189,7 +189,7 @@ class OpenFiles(ResourceLimit):
     """R6: a process may have 100000 files open."""
 
     id = "limits.nofile"
-    title = "At least 100000 files may be open for users, root and services"
+    title = "at least 100000 files may be open for users, root and services"
     why = "Input pipelines and collective operations over many hosts open more than the usual 1024 files."
     source = 'section "Limiti dei file" (R6); limits.conf(5), systemd-system.conf(5)'
     item = NOFILE

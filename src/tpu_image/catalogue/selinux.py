@@ -56,7 +56,7 @@ class LabelsAreRight(Requirement):
     """The first boot labels what was placed while no SELinux kernel was looking."""
 
     id = "image.selinux"
-    title = "Files placed in an image with SELinux get their labels before they are used"
+    title = "files placed in an image with SELinux get their labels before they are used"
     why = (
         "A file written into an image from outside has no SELinux label, and an enforcing machine refuses to "
         "run or read it: the bind script and the boot programs fail with 'permission denied'."

@@ -136,7 +136,7 @@ class BindScript(Requirement):
     """The script that the rules run can be started and does what the document asks."""
 
     id = "vfio.bind-script"
-    title = "The script that the rules run can be started and binds a function"
+    title = "the script that the rules run can be started and binds a function"
     why = "udev says nothing when a program of its rules is missing or fails."
     source = 'R3, section "Associa i dispositivi TPU a VFIO"'
     changes = f"{SCRIPT}, executable"

@@ -82,7 +82,7 @@ class MachineDevices(Requirement):
     """Every TPU function of the machine can be used by whom it is meant for."""
 
     id = "machine.devices"
-    title = "Every TPU function is bound and its device nodes are open"
+    title = "every TPU function is bound and its device nodes are open"
     why = "Frameworks count chips in sysfs, whether or not they can be opened: only the nodes tell."
     source = 'section "Associa i dispositivi TPU a VFIO"'
     remedy = "run: tpu-image apply"
