@@ -85,10 +85,11 @@ def writes() -> st.SearchStrategy[Write]:
 
 
 def plan_of(root: Path, calls: Iterable[Write]) -> Plan:
-    """The plan that those calls which are possible make of a tree on the disk."""
+    """The plan that those calls which are possible make of a tree on the disk, but for its root."""
     with DirectoryTree(root) as tree:
         overlay = Overlay(tree)
         for call in calls:
             with contextlib.suppress(TreeError):
                 call.on_overlay(overlay)
-        return Plan.from_overlay(overlay)
+        plan = Plan.from_overlay(overlay)
+        return Plan(tuple(change for change in plan.changes if change.path != "/"))

@@ -77,7 +77,7 @@ def looked_up() -> st.SearchStrategy[str]:
 def test_a_path_leads_where_the_kernel_says(nodes: dict[str, Node], paths: list[str]) -> None:
     with folder() as root, DirectoryTree(root) as tree:
         materialise(nodes, root)
-        for path in paths:
+        for path in [*paths, *nodes, *(f"{path}/{name}" for path in nodes for name in (*NAMES, ".."))]:
             assert_same(root, tree, path, follow_last=True)
             if not path.endswith(".."):
                 assert_same(root, tree, path, follow_last=False)

@@ -190,7 +190,7 @@ def test_the_first_original_is_restored_after_any_applies(
         materialise(nodes, root)
         before = picture(root)
         for calls in rounds:
-            apply(plan_of(root, [call for call in calls if not call.path.endswith("..")]), root)
+            apply(plan_of(root, calls), root)
         assert undo(root).kept == ()
         assert picture(root) == before
 

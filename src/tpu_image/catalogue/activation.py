@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue import hardware
 from tpu_image.catalogue.hardware import NodeKind
@@ -22,8 +22,7 @@ _WANTED = ("*/systemd/system/*.wants/*",)
 _SYSTEMD_DEFAULTS = ("*/systemd/system.conf", "*/systemd/system.conf.d/*")
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command that makes changes of some paths take effect at once."""
 
     arguments: tuple[str, ...]
@@ -40,8 +39,7 @@ class Command:
     """Whether it also has a meaning in a root that does not run (chroot)."""
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """What a person has to do for changes of some paths to take effect."""
 
     text: str

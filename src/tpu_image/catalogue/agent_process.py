@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.agent_starters import Agent
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Verdict
@@ -18,8 +18,7 @@ LISTEN = "0A"
 """TCP_LISTEN in the column ``st``."""
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A process that is alive, with its words."""
 
     pid: int

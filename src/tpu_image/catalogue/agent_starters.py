@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.catalogue import container_store
 from tpu_image.catalogue.requirement import Evidence, Status
@@ -36,8 +37,7 @@ EXPANDED_LIMIT = 64 * 1024
 COMMAND_KEYS = ("ExecStartPre", "ExecStart", "ExecStartPost", "ExecStop", "ExecStopPost")
 
 
-@dataclass(frozen=True)
-class Agent:
+class Agent(NamedTuple):
     """An agent that Google publishes as a container image and as a classic snap."""
 
     name: str
@@ -57,8 +57,7 @@ class Agent:
         return container_store.repository(reference) == self.program
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One reason for which a starter fails, or is to be looked at; its name goes before the message."""
 
     status: Status
@@ -93,8 +92,7 @@ class Starter:
         return any(problem.status is Status.FAIL for problem in self.problems)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One command that a service runs, shells taken away; ``source`` is the file that is its input."""
 
     words: tuple[str, ...]

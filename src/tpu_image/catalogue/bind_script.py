@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue import files
 from tpu_image.catalogue.device_events import MARKS
@@ -121,8 +121,7 @@ def takes_bare_address(text: str) -> bool:
     return MARKS in lines or "[[:xdigit:]]" in lines
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One thing that the document's script does for a function."""
 
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.catalogue.bind_script import binds, read, takes_bare_address, unusable
 from tpu_image.catalogue.device_events import ADDRESS, Rules, function, load_rules, vfio_generations
@@ -19,8 +20,7 @@ _HELPERS = "/usr/lib/udev"
 _INTERPRETERS = ("sh", "bash", "dash", "python3", "perl")
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """What one command of ``RUN`` starts: a file and its arguments.
 
     Attributes:

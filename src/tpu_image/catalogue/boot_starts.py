@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import posixpath
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.requirement import Evidence
 from tpu_image.catalogue.systemd import Units
@@ -25,8 +25,7 @@ SCRIPTS_FOLLOWED = 128
 """Different paths that are looked into for one task."""
 
 
-@dataclass(frozen=True)
-class BootTask:
+class BootTask(NamedTuple):
     """Work of every boot: how it is recognised and what does it in our images."""
 
     unit: str
@@ -51,8 +50,7 @@ class Program(enum.IntEnum):
     UNRELATED = enum.auto()
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """A command that is started at a boot, and the line that says so."""
 
     path: str

@@ -34,7 +34,7 @@ class BakedCloudConfig(Requirement):
     """Whatever cloud-config the image brings is taken as it is meant."""
 
     id = "image.cloud-config"
-    title = "Baked cloud-config does what it says"
+    title = "baked cloud-config does what it says"
     why = (
         "cloud-init ignores a file that does not parse and keys that it does not know, and says so in a log "
         "alone: scripts are then missing on every machine made from the image."

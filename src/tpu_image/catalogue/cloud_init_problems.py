@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.cloud_init import SEEDS
 from tpu_image.formats import cloud_config
@@ -32,8 +32,7 @@ class NotReadError(Exception):
         self.line = line
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing to tell of one file."""
 
     path: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue import container_store
 from tpu_image.catalogue.agent_judgement import SEED, SNAPS, find_snap, starters
@@ -23,8 +23,7 @@ ARCHIVE_DIRECTORIES = (AGENTS, "/usr/lib/tpu-image", "/var/lib/tpu-image", "/opt
 """Where people leave the archive of a container image."""
 
 
-@dataclass(frozen=True)
-class Presence:
+class Presence(NamedTuple):
     """A form in which an agent is in an image, and the command that takes it out."""
 
     kind: str

@@ -8,8 +8,7 @@ in which Docker 29 and newer keep names; podman's ``overlay-images/images.json``
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpu_image.trees.base import NotFoundError, Tree
 
@@ -23,8 +22,7 @@ JSON_LIMIT = 4 * 1024 * 1024
 """Bytes of one of these files at most."""
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """An image that is there, with its own entry point and arguments where they are known."""
 
     reference: str
@@ -33,8 +31,7 @@ class Image:
     arguments: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """A container of Docker."""
 
     name: str

@@ -8,7 +8,7 @@ Sources: udev(7) for where rules stand; the kernel's ``drivers/vfio`` for the de
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.hardware import GOOGLE_VENDOR, Generation, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile
@@ -40,8 +40,7 @@ _VOLATILE = ("/dev/", "/proc/", "/run/", "/sys/")
 _ARCHITECTURES = {"x86_64": "x86-64", "aarch64": "arm64"}
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """The rules files of a tree in the order in which udev applies them, and the machine they are for."""
 
     files: tuple[tuple[str, RulesFile], ...]

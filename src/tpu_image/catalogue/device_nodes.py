@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from tpu_image.catalogue import hardware
 from tpu_image.catalogue.bind_script import marks_groups, read, valid_group
@@ -66,8 +67,7 @@ SUBSYSTEM=="vfio-dev", SUBSYSTEMS=="pci", ATTRS{{vendor}}=="0x{GOOGLE_VENDOR:04x
 """
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """What the rules make of one node: as the profile asks (True), not so (False), or undecided (None)."""
 
     is_open: bool | None

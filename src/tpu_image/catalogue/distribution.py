@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import os_release
 from tpu_image.trees.base import Tree
 
 
-@dataclass(frozen=True)
-class Distribution:
+class Distribution(NamedTuple):
     """What os-release says; every field is empty where it says nothing. ``path`` is the file."""
 
     name: str = ""

@@ -9,12 +9,12 @@ NAME = "99-tpu-image.conf"
 """The usual name; later than what distributions and most sites use."""
 
 
-def late_names(others: Iterable[str]) -> tuple[str, ...]:
+def late_names(others: Iterable[str], name: str = NAME) -> tuple[str, ...]:
     """Names to try, in this order, for a drop-in that must come after those that contradict it.
 
     The usual one first; then one that sorts behind the last of the others, made from its name: ``zz.conf``
     gives ``zz.tpu-image.conf``, and ``t`` comes after ``c``.
     """
-    last = max((name for name in others if name != NAME), key=os.fsencode, default="")
+    last = max((other for other in others if other != name), key=os.fsencode, default="")
     stem = last.removesuffix(".conf")
-    return (NAME,) if os.fsencode(last) < os.fsencode(NAME) else (NAME, f"{stem}.tpu-image.conf")
+    return (name,) if os.fsencode(last) < os.fsencode(name) else (name, f"{stem}.tpu-image.conf")

@@ -33,7 +33,7 @@ class TpuEnv(Requirement):
     """The tpu-env attribute becomes a file at every boot."""
 
     id = "environment.tpu-env"
-    title = f"The TPU's settings are written to {settings.ENVIRONMENT_PATH} at every boot"
+    title = f"the TPU's settings are written to {settings.ENVIRONMENT_PATH} at every boot"
     why = (
         "jax, PyTorch/XLA and the agents learn the topology, the worker's number and the metrics ports from it; "
         "they change from machine to machine, so an image cannot hold them."

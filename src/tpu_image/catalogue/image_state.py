@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.cloud_init import BakedCloudConfig
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
@@ -21,8 +21,7 @@ BLANK_MACHINE_IDS = (b"", b"uninitialized")
 HOMES = ("/root", "/home/*")
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """What one machine leaves behind: where, and how to take it away in an image."""
 
     name: str
@@ -93,7 +92,7 @@ class NoIdentity(Requirement):
     """Machines made from the image do not share what is one machine's own."""
 
     id = "image.identity"
-    title = "No machine's identity is baked in"
+    title = "no machine's identity is baked in"
     why = (
         "Machines that share a machine-id, host keys or a random seed cannot be told apart or trusted, and "
         "cloud-init skips its work on a machine that has the data of another."
@@ -117,8 +116,7 @@ class NoIdentity(Requirement):
         return self.warned(
             f"baked in, so that every machine shares it: {names}",
             *evidence,
-            remedy="tpu-image build wipes it; by hand, in the image: "
-            + "; ".join(trace.removal for trace in found),
+            remedy="in the image: " + "; ".join(trace.removal for trace in found),
         )
 
 

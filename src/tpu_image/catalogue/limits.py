@@ -7,7 +7,7 @@ defaults, and containers those of their runtime.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue import limits_plan
 from tpu_image.catalogue.limits_docker import container_defaults
@@ -35,8 +35,7 @@ PAM_LINE = "session required pam_limits.so"
 PAM_REMEDY = f"add to its file in /etc/pam.d: {PAM_LINE}"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Something that is not as it should be; ``fails`` tells a failure from a warning."""
 
     text: str
@@ -180,7 +179,7 @@ class LockedMemory(ResourceLimit):
     """R5: a process may lock memory without bound."""
 
     id = "limits.memlock"
-    title = "Locked memory is unlimited for users, root and services"
+    title = "locked memory is unlimited for users, root and services"
     why = "The TPU runtime pins the host memory that it transfers; at the usual 8 MiB it fails to start."
     source = 'section "Limiti di memoria" (R5); limits.conf(5), systemd-system.conf(5)'
     item = MEMLOCK
@@ -190,7 +189,7 @@ class OpenFiles(ResourceLimit):
     """R6: a process may have 100000 files open."""
 
     id = "limits.nofile"
-    title = "At least 100000 files may be open for users, root and services"
+    title = "at least 100000 files may be open for users, root and services"
     why = "Input pipelines and collective operations over many hosts open more than the usual 1024 files."
     source = 'section "Limiti dei file" (R6); limits.conf(5), systemd-system.conf(5)'
     item = NOFILE

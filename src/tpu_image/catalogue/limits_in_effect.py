@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.distribution import distribution_of
 from tpu_image.catalogue.systemd import Unit, manager_configuration, units_of
@@ -36,8 +36,7 @@ HALVES = ("soft", "hard")
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A limit and what a TPU machine needs of it. Values are in the kernel's units."""
 
     name: str
@@ -84,8 +83,7 @@ NOFILE = Item(
 )
 
 
-@dataclass(frozen=True)
-class Granted:
+class Granted(NamedTuple):
     """The limit that somebody gets, with what decides each half; None where nothing sets it."""
 
     limit: Limit
@@ -149,8 +147,7 @@ def _representative(domain: str) -> Login | None:
     return Login("", uid=bounds[0], gid=ORDINARY.gid) if bounds[0] else None
 
 
-@dataclass(frozen=True)
-class ServiceLimit:
+class ServiceLimit(NamedTuple):
     """The limit of services and the setting that decides it, None for systemd's own default."""
 
     limit: Limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.limits_in_effect import MEMLOCK, NOFILE, RUNTIMES, Item
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
@@ -19,8 +19,7 @@ EVIDENCE_LIMIT = 8
 """Services named in one verdict."""
 
 
-@dataclass(frozen=True)
-class ServiceProcess:
+class ServiceProcess(NamedTuple):
     """One process of a system service."""
 
     service: str
@@ -32,7 +31,7 @@ class MachineLimits(Requirement):
     """The limits of this login and of the services that run now."""
 
     id = "machine.limits"
-    title = "This login and the system services have the limits that a TPU needs"
+    title = "this login and the system services have the limits that a TPU needs"
     why = "Limits are fixed when a session or a service starts, so a right file may not be in effect yet."
     source = 'sections "Limiti di memoria" and "Limiti dei file" (R5, R6); proc(5), /proc/PID/limits'
     remedy = "run: tpu-image apply; then log in again, and restart services or reboot"

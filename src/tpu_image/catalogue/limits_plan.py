@@ -24,6 +24,8 @@ from tpu_image.trees.overlay import Overlay
 HEADER = "# Written by tpu-image: Cloud TPU needs these limits. Later files win.\n"
 UNIT_DIRECTORY = "/etc/systemd/system"
 MANAGER_DIRECTORY = "/etc/systemd/system.conf.d"
+RUNTIME_NAME = "99-tpu-image-runtime.conf"
+"""Drop-in of a container runtime; one of the same name in ``service.d`` would be hidden by it."""
 
 
 def plan_sessions(overlay: Overlay, item: Item) -> None:
@@ -36,8 +38,8 @@ def plan_sessions(overlay: Overlay, item: Item) -> None:
         def write(trial: Overlay, path: str, login: Login = login, domain: str = domain) -> None:
             _add_lines(trial, path, item, login, domain)
 
-        others = (posixpath.basename(path) for path in overlay.files(LIMITS_DIRECTORY, "*.conf"))
-        _write_late(overlay, LIMITS_DIRECTORY, others, suffices, write)
+        names = late_names(overlay.names(LIMITS_DIRECTORY, "*.conf"))
+        _write_late(overlay, LIMITS_DIRECTORY, names, suffices, write)
 
 
 def _add_lines(trial: Overlay, path: str, item: Item, login: Login, domain: str) -> None:
@@ -71,7 +73,8 @@ def plan_services(overlay: Overlay, item: Item) -> None:
         directory, section, key = MANAGER_DIRECTORY, "Manager", f"DefaultLimit{item.setting}"
         files = services.manager.files
     write = _setting_writer(section, key, _raised(granted.limit, item))
-    _write_late(overlay, directory, (posixpath.basename(path) for path, _ in files), suffices, write)
+    names = late_names(posixpath.basename(path) for path, _ in files)
+    _write_late(overlay, directory, names, suffices, write)
 
 
 def plan_runtimes(overlay: Overlay, item: Item) -> None:
@@ -84,7 +87,7 @@ def plan_runtimes(overlay: Overlay, item: Item) -> None:
 
         others = (posixpath.basename(path) for path, _ in configuration.files[1:])
         write = _setting_writer("Service", f"Limit{item.setting}", _raised(own.limit, item))
-        _write_late(overlay, f"{UNIT_DIRECTORY}/{name}.d", others, suffices, write)
+        _write_late(overlay, f"{UNIT_DIRECTORY}/{name}.d", late_names(others, RUNTIME_NAME), suffices, write)
 
 
 def _own_text(trial: Overlay, path: str) -> str:
@@ -111,14 +114,14 @@ def _setting_writer(section: str, key: str, value: str) -> Callable[[Overlay, st
 def _write_late(
     overlay: Overlay,
     directory: str,
-    others: Iterable[str],
+    names: Iterable[str],
     suffices: Callable[[Tree], bool],
     write: Callable[[Overlay, str], None],
 ) -> None:
     """Write under the first name that comes late enough to have the effect; nothing where none has it."""
     if suffices(overlay):
         return
-    for name in late_names(others):
+    for name in names:
         path = f"{directory}/{name}"
         trial = Overlay(overlay)
         write(trial, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.requirement import Evidence
 from tpu_image.formats import pam, sshd_config
@@ -22,8 +22,7 @@ FILE_LIMIT = 64
 """Files read for one service at most: files may include one another without end."""
 
 
-@dataclass(frozen=True)
-class LoginService:
+class LoginService(NamedTuple):
     """A PAM service that is configured, and the line that calls pam_limits for its sessions."""
 
     name: str

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import posixpath
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from tpu_image.trees.base import Entry, Kind, NotReadableError, TooLargeError, Tree, TreeError
+from tpu_image.trees.base import Entry, Kind, NotAFileError, NotFoundError, Tree
 
 SEARCH_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin")
 """Where a login and a service look for programs; /snap/bin as /etc/profile.d of snapd adds it."""
 
 ELF_MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64", 21: "ppc64", 22: "s390x"}
 """``e_machine`` of an ELF header (elf(5)), as uname(1) names the processor."""
-
-PROGRAM_LIMIT = 256 * 1024 * 1024
-"""Bytes of a program at most; Python and the like have under ten million."""
 
 HEADER = 20
 SHEBANG_LIMIT = 256
@@ -25,8 +22,7 @@ INTERPRETER_LIMIT = 4
 """Scripts that may run one another through ``#!`` (the kernel's own limit, fs/exec.c)."""
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """A program as found: ``path`` as it is called, ``problem`` empty where it can run."""
 
     path: str
@@ -95,8 +91,6 @@ def why_not_runnable(tree: Tree, path: str, entry: Entry, architecture: str) -> 
 
 def _head(tree: Tree, path: str) -> bytes:
     try:
-        return tree.read_bytes(path, PROGRAM_LIMIT)[:SHEBANG_LIMIT]
-    except (NotReadableError, TooLargeError):
-        raise
-    except TreeError:
+        return tree.read_head(path, SHEBANG_LIMIT)
+    except (NotFoundError, NotAFileError):
         return b""

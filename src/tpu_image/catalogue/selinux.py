@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
 from tpu_image.catalogue.running import is_running
@@ -28,8 +28,7 @@ PLACED = (
 """Files that the document has placed, whoever placed them."""
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """What ``/etc/selinux/config`` says; ``line`` is where the mode stands."""
 
     mode: str
@@ -57,7 +56,7 @@ class LabelsAreRight(Requirement):
     """The first boot labels what was placed while no SELinux kernel was looking."""
 
     id = "image.selinux"
-    title = "Files placed in an image with SELinux get their labels before they are used"
+    title = "files placed in an image with SELinux get their labels before they are used"
     why = (
         "A file written into an image from outside has no SELinux label, and an enforcing machine refuses to "
         "run or read it: the bind script and the boot programs fail with 'permission denied'."

@@ -21,7 +21,7 @@ class SupportedDistribution(Requirement):
     title = "the distribution is an Ubuntu release that Google certifies for these TPUs"
     why = "on any other the changes may work, and making sure of it is up to you"
     source = "document, note “Importante” (R15); image families of ubuntu-os-accelerator-images"
-    remedy = "boot the image before you rely on it: tpu-image boot IMAGE"
+    remedy = "before you rely on it, on a TPU VM made from the image: tpu-image check"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Compare os-release with what is certified; it never fails."""

@@ -10,6 +10,7 @@ import posixpath
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.systemd_command import Command, parse_commands, split_words
@@ -38,8 +39,7 @@ STARTING_SUFFIXES = (".wants", ".requires", ".upholds")
 """Directories whose links do the same."""
 
 
-@dataclass(frozen=True)
-class GeneratedLink:
+class GeneratedLink(NamedTuple):
     """A ``.wants`` link that a generator makes at boot, so that no file of an image shows it."""
 
     generator: str

@@ -18,7 +18,7 @@ class TelemetryCollector(ContainerAgent):
     """The collector of metrics of the TPU runtime."""
 
     id = "telemetry.collector"
-    title = "The AI Telemetry Collector is in the image and started at every boot; for GKE it is absent"
+    title = "the AI Telemetry Collector is in the image and started at every boot; for GKE it is absent"
     why = (
         "It sends metrics of the TPU runtime to Cloud Monitoring or Prometheus. GKE brings its own, with "
         "which a second one conflicts."

@@ -28,7 +28,7 @@ class VbarAgent(ContainerAgent):
     """The agent that ICI, the network between chips, needs."""
 
     id = "vbar.agent"
-    title = "The vBar agent is in the image and started at every boot; for GKE it is absent"
+    title = "the vBar agent is in the image and started at every boot; for GKE it is absent"
     why = (
         "Without the agent the interconnect between chips (ICI) is not set up, and programs that use more "
         "than one chip fail. GKE brings its own, with which a second one conflicts."
@@ -48,7 +48,7 @@ class VbarAgentRuns(AgentRuns):
     """The agent serves the chips of this machine."""
 
     id = "machine.agent"
-    title = "The vBar agent runs and listens"
+    title = "the vBar agent runs and listens"
     why = "Device nodes and listed chips prove nothing: without its agent the interconnect (ICI) is down."
     source = "document, section 'Avvia l'agente vBar'; the port as Google's own images show it"
     agent = VBAR

@@ -136,7 +136,7 @@ class BindScript(Requirement):
     """The script that the rules run can be started and does what the document asks."""
 
     id = "vfio.bind-script"
-    title = "The script that the rules run can be started and binds a function"
+    title = "the script that the rules run can be started and binds a function"
     why = "udev says nothing when a program of its rules is missing or fails."
     source = 'R3, section "Associa i dispositivi TPU a VFIO"'
     changes = f"{SCRIPT}, executable"
@@ -177,7 +177,9 @@ class BindScript(Requirement):
             places = [Evidence(path, line, reason) for line, reason in faults]
             return self.warned(f"{path} is not ours and has known faults: {faults[0][1]}", *places)
         message = f"{path} is not ours: its steps are there, that they work is for a boot to prove"
-        return self.warned(message, Evidence(path), remedy="run: tpu-image boot IMAGE --tpu v6e:1")
+        return self.warned(
+            message, Evidence(path), remedy="on a TPU VM: tpu-image check --only machine.devices"
+        )
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Put our script where the document has it."""

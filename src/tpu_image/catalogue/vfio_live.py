@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.groups import group_id
 from tpu_image.catalogue.hardware import Generation, NodeKind, identify
@@ -26,8 +26,7 @@ _IOMMU = "an IOMMU group"
 _ATTRIBUTE_LIMIT = 4096
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """One PCI function of a TPU.
 
     Attributes:
@@ -83,7 +82,7 @@ class MachineDevices(Requirement):
     """Every TPU function of the machine can be used by whom it is meant for."""
 
     id = "machine.devices"
-    title = "Every TPU function is bound and its device nodes are open"
+    title = "every TPU function is bound and its device nodes are open"
     why = "Frameworks count chips in sysfs, whether or not they can be opened: only the nodes tell."
     source = 'section "Associa i dispositivi TPU a VFIO"'
     remedy = "run: tpu-image apply"

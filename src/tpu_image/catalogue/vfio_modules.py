@@ -80,7 +80,7 @@ class VfioModules(Requirement):
     """vfio-pci and vfio_iommu_type1 in every kernel that can boot."""
 
     id = "vfio.modules"
-    title = "Every installed kernel has vfio-pci and vfio_iommu_type1"
+    title = "every installed kernel has vfio-pci and vfio_iommu_type1"
     why = "Without them no TPU function can be bound, and nothing can map memory for it."
     source = 'R3, section "Associa i dispositivi TPU a VFIO"'
     changes = f"{MODULES_LOAD_FILE} loads both modules at boot"

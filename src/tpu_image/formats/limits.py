@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.resource_limits import BYTE_ITEMS, UNLIMITED
@@ -25,8 +25,7 @@ _SPACE = " \t\v\f\r"
 _UPPER_TO_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 
-@dataclass(frozen=True)
-class Login:
+class Login(NamedTuple):
     """Who opens a session. ``groups`` are names; ranges and ids of groups look at ``gid`` alone."""
 
     name: str
@@ -35,8 +34,7 @@ class Login:
     groups: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One line. ``value`` is in the kernel's units, None on a line that frees its domain of all limits."""
 
     domain: str
@@ -46,8 +44,7 @@ class Entry:
     line: int
 
 
-@dataclass(frozen=True)
-class Effective:
+class Effective(NamedTuple):
     """One half of a limit as a login gets it, and the line that decides it."""
 
     value: int
@@ -55,8 +52,7 @@ class Effective:
     entry: Entry
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(NamedTuple):
     """What pam_limits sets when a login opens a session; None where it leaves what was there.
 
     ``freed_by`` is the line that ends the work of the module before anything is set (``alice -``).

@@ -6,11 +6,10 @@ Sources: modprobe.d(5), modules-load.d(5), depmod(8) for ``modules.dep`` and ``m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Directive:
+class Directive(NamedTuple):
     """One command of a modprobe.d file, such as ``options vfio_pci ids=…``; ``line`` counts from 1."""
 
     line: int

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 INCLUDE = "@include"
 """Kind of a rule that takes in another file whole (Debian's extension)."""
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """One line: ``kind`` is ``auth``, ``account``, ``password``, ``session`` or :data:`INCLUDE`.
 
     ``module`` is the module's path, or the file that an include takes in.

@@ -13,7 +13,7 @@ Runs on Python 3.8 too: the boot runtime uses it.
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 
@@ -21,8 +21,7 @@ _BLANKS = " \t\n"
 _NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_")
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """What one line does: ``value`` None says that it unsets the name. ``line`` counts from 1."""
 
     name: str
@@ -30,8 +29,7 @@ class Assignment:
     line: int
 
 
-@dataclass(frozen=True)
-class _Statement:
+class _Statement(NamedTuple):
     """Lines ``[start, end)``, from 0, that are read as one; ``text`` is None where the end is missing."""
 
     start: int

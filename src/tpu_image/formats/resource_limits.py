@@ -5,7 +5,7 @@ A limit is counted in the kernel's own units: bytes for ``memlock``, descriptors
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 UNLIMITED = 2**64 - 1
 """``RLIM_INFINITY`` of a 64-bit kernel."""
@@ -21,8 +21,7 @@ _POWERS = {"E": 6, "P": 5, "T": 4, "G": 3, "M": 2, "K": 1, "B": 0, "": 0}
 _SPACE = " \t\n\r"
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """The soft and the hard value of one limit."""
 
     soft: int

@@ -7,7 +7,7 @@ all else that a shell would expand stays as it is written, with its ``$`` or bac
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 TEXT_LIMIT = 256 * 1024
 """Characters of a script that are read."""
@@ -23,8 +23,7 @@ _OPERATORS = ";&|()\n<>"
 _QUOTES = "'\""
 
 
-@dataclass(frozen=True)
-class ShellCommand:
+class ShellCommand(NamedTuple):
     """Words of one command; ``source`` is the file it reads, or the last word of what is piped into it."""
 
     words: tuple[str, ...]

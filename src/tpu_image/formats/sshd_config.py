@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Directive:
+class Directive(NamedTuple):
     """One line: the keyword in lower case and its arguments without quotes."""
 
     keyword: str

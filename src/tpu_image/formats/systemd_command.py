@@ -6,7 +6,7 @@ Splitting and quoting: systemd.service(5), "Command lines", and ``extract_first_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 
@@ -29,8 +29,7 @@ _NUMERIC_ESCAPES = {"x": 2, "u": 4, "U": 8}
 """Hexadecimal digits behind each letter (systemd.syntax(7), "Supported escapes")."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One command: ``prefixes`` of ``@-:+!|``, the program, and its arguments without ``argv[0]``."""
 
     prefixes: str

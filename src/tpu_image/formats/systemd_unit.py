@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 
@@ -50,8 +50,7 @@ _SPACE = " \t\n\r"
 _LINE_BREAK = re.compile(r"\n\r?\0?|\r\n?\0?|\0")
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One ``key=value``: ``line`` counts from 1, ``start`` and ``end`` are offsets in the text."""
 
     section: str
@@ -126,8 +125,7 @@ class UnitFile:
         return UnitFile(f"{head}{separator}[{section}]\n{assignment}")
 
 
-@dataclass(frozen=True)
-class Located:
+class Located(NamedTuple):
     """A value and the file and line that give it."""
 
     value: str

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.variable_names import READONLY_IN_SHELLS, is_name, is_reserved
@@ -47,8 +47,7 @@ _ESCAPED = '"\\$`'
 _BARE_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_./:,@%+=-")
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """One assignment of a file. ``line`` counts from 1; ``shell`` is False for one that only systemd sees."""
 
     name: str

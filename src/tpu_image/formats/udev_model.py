@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 Truth = bool | None
 """None: undecided."""
@@ -46,8 +47,7 @@ def _unknown_path(path: str) -> Truth:
     return None
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What the rules can ask about beside the device.
 
     Attributes:

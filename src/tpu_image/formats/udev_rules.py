@@ -15,6 +15,7 @@ import functools
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.formats.udev_tokens import FIXED_KEYS, JUMPS, LABELS, Token, complaints, judge
 
@@ -34,8 +35,7 @@ class Severity(enum.Enum):
     """udev takes the line as it stands; ``udevadm verify`` refuses the file."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Something wrong with a line. ``line`` counts physical lines from 1."""
 
     line: int
@@ -82,8 +82,7 @@ class Rule:
         return next(segment for segment in reversed(self.segments) if segment[0] <= offset)
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A stretch of the file as it stands: a comment, a blank line, or a rule."""
 
     text: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats.udev_values import split_format
 
@@ -53,8 +54,7 @@ class Token:
         return self.key if self.attribute is None else f"{self.key}{{{self.attribute}}}"
 
 
-@dataclass(frozen=True)
-class _Use:
+class _Use(NamedTuple):
     """What a key takes. ``attribute``: True where it must have one, False where it must not, None else."""
 
     attribute: bool | None

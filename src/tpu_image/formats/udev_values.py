@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class Budget:
@@ -36,8 +36,7 @@ class OverspentError(Exception):
     """The rules take longer to evaluate than any real set does."""
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(NamedTuple):
     """The right side of a comparison: alternatives, and whether they are shell patterns."""
 
     alternatives: tuple[str, ...]
@@ -93,8 +92,7 @@ def glob_matches(shell_pattern: str, text: str, budget: Budget) -> bool:
     return all(unit == "*" for unit in units[at:])
 
 
-@dataclass(frozen=True)
-class _Set:
+class _Set(NamedTuple):
     """A bracket expression."""
 
     characters: frozenset[str]
@@ -191,8 +189,7 @@ def _read_set(text: str, position: int) -> tuple[_Set, int] | None:
     return None
 
 
-@dataclass(frozen=True)
-class Substitution:
+class Substitution(NamedTuple):
     """One ``$name{attribute}`` in a value; ``attribute`` is empty where there is none."""
 
     name: str

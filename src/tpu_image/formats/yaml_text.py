@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpu_image.formats import FormatError
 
@@ -47,8 +47,7 @@ class YamlLimitError(YamlError):
     """A text exceeds what is read here; other programs may take it."""
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(NamedTuple):
     """One value: ``value`` is what Python gets, ``text`` what stands there without its quotes."""
 
     value: str | int | float | bool | bytes | datetime.date | None
@@ -57,8 +56,7 @@ class Scalar:
     column: int
 
 
-@dataclass(frozen=True)
-class Sequence:
+class Sequence(NamedTuple):
     """A list of values."""
 
     items: tuple[Node, ...]
@@ -86,8 +84,7 @@ Node = Scalar | Sequence | Mapping
 """A value of a document; ``line`` and ``column`` count from 1, and are the anchor's where an alias stands."""
 
 
-@dataclass(frozen=True)
-class Duplicate:
+class Duplicate(NamedTuple):
     """A key that stands again in one mapping: the value at ``first_line`` is lost."""
 
     key: str
@@ -96,8 +93,7 @@ class Duplicate:
     first_line: int
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A parsed text; ``root`` is None where it holds comments alone."""
 
     root: Node | None

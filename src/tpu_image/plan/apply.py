@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tpu_image.plan.change import Change, Plan, PlanError
@@ -66,22 +66,21 @@ class _Application:
     def _look(self, change: Change) -> Snapshot:
         if change.before is None and not self._made.isdisjoint(parents(change.path)):
             return Snapshot()  # a link may still be where its directory will be
-        self._writer.require(change.path, change.before)
-        return self._writer.snapshot(change.path)
+        return self._writer.require(change.path, change.before)
 
     def run(self) -> None:
         try:
+            self._discard_temporaries(self._earlier.records if self._earlier else ())
             self._journal_file.store(self._journal)
-            self._discard_temporaries()
             self._stage()
             self._commit()
         except BaseException as error:
             self._take_back(error)
             raise
 
-    def _discard_temporaries(self) -> None:
+    def _discard_temporaries(self, paths: Iterable[str]) -> None:
         self._journal_file.discard_temporaries()
-        for path in self._journal.records:
+        for path in paths:
             self._writer.discard(path)
 
     def _stage(self) -> None:
@@ -124,7 +123,7 @@ class _Application:
             PlanError: that failed too; the journal is still there then.
         """
         try:
-            self._discard_temporaries()
+            self._discard_temporaries(self._present)
             for path in reversed(self._begun):
                 self._restore(path)
             self._writer.sync()

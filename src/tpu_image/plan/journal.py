@@ -86,7 +86,7 @@ def encode(journal: Journal) -> bytes:
             for path, record in sorted(journal.records.items())
         },
     }
-    content = json.dumps(document, indent=1).encode("ascii") + b"\n"
+    content = json.dumps(document).encode("ascii") + b"\n"
     if len(content) > READ_LIMIT:
         raise PlanError(
             JOURNAL, f"would hold more than {READ_LIMIT} bytes of originals; change smaller files"

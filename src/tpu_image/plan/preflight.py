@@ -66,15 +66,22 @@ def check_disk(writer: Writer, changes: Iterable[Change], journal_path: str, jou
         PlanError: which directory, and why.
     """
     sizes = {c.path: len(c.after.content) if isinstance(c.after, File) else 1 for c in changes}
+    sizes[journal_path] = journal_size
+    names: dict[str, list[str]] = {}
+    for path in sizes:
+        names.setdefault(posixpath.dirname(path), []).append(posixpath.basename(path))
     needs: dict[int, _Need] = {}
-    for path, size in {journal_path: journal_size, **sizes}.items():
-        directory = _existing_parent(writer, path)
+    for wanted, held in names.items():
+        directory = _nearest_directory(writer, wanted)
         with writer.open_directory(directory) as descriptor, explained(directory, "examined"):
             _check_writable(descriptor, directory)
-            _check_flags(descriptor, encode_name(posixpath.basename(path)), path)
             device = os.fstat(descriptor).st_dev
             need = needs.setdefault(device, _Need(directory, os.fstatvfs(descriptor)))
-        need.add(size)
+            for name in held:
+                path = posixpath.join(wanted, name)
+                need.add(sizes[path])
+                if directory == wanted:
+                    _check_flags(descriptor, encode_name(name), path)
     for need in needs.values():
         need.check()
 
@@ -103,11 +110,10 @@ class _Need:
             raise PlanError(self._directory, f"has no room for the changes: {numbers}")
 
 
-def _existing_parent(writer: Writer, path: str) -> str:
-    parent = posixpath.dirname(path)
-    while not _is_directory(writer, parent):
-        parent = posixpath.dirname(parent)
-    return parent
+def _nearest_directory(writer: Writer, path: str) -> str:
+    while not _is_directory(writer, path):
+        path = posixpath.dirname(path)
+    return path
 
 
 def _is_directory(writer: Writer, path: str) -> bool:

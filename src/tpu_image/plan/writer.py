@@ -150,14 +150,16 @@ class Writer:
         except AbsentError:
             return Snapshot()
 
-    def require(self, path: str, expected: Node | None) -> None:
-        """Make sure that a path is as it was when the plan was made.
+    def require(self, path: str, expected: Node | None) -> Snapshot:
+        """Read what is at a path, which must be as it was when the plan was made.
 
         Raises:
             PlanError: it is not.
         """
-        if self.snapshot(path).node != expected:
+        present = self.snapshot(path)
+        if present.node != expected:
             raise PlanError(path, "was changed by something else after the plan was made; plan again")
+        return present
 
     def stage(self, path: str, wanted: Snapshot) -> None:
         """Make a file or link, whole and on the disk, under the temporary name of its path."""

@@ -112,4 +112,8 @@ def _quote(path: str) -> str:
     """Percent-encode a path (RFC 3986) byte by byte, bytes that are not UTF-8 included."""
     from urllib.parse import quote
 
-    return quote(path.encode("utf-8", "surrogateescape"), safe="/")
+    try:
+        encoded = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        encoded = path.encode("utf-8", "surrogatepass")
+    return quote(encoded, safe="/")

@@ -20,6 +20,15 @@ _COLORS = {
 
 _INDENT = " " * 11
 
+SHARED = 3
+"""Verdicts from which on a remedy that they share is said once, at the end."""
+
+EVIDENCE_SHOWN = 4
+"""Pieces of evidence of one verdict that people are shown."""
+
+LINE = 110
+"""Columns that a line of evidence may take."""
+
 
 def render(report: Report, *, color: bool = False, quiet: bool = False) -> str:
     """Write the report as text.
@@ -31,12 +40,15 @@ def render(report: Report, *, color: bool = False, quiet: bool = False) -> str:
     """
     shown = [v for v in report.verdicts if not quiet or v.status not in (Status.PASS, Status.SKIP)]
     width = max((len(v.requirement) for v in shown), default=0)
+    common = _common_remedy(shown)
     lines = [] if quiet else [heading(report), ""]
     for name, verdicts in by_section(shown, lambda verdict: verdict.requirement).items():
         lines.append(name)
         for group in _alike(verdicts):
-            lines += _lines(group, width, color)
+            lines += _lines(group, width, color, common)
         lines.append("")
+    if common:
+        lines.append(f"where no remedy is named, {printable(common)}")
     if not quiet:
         lines.append(summary(report, color=color))
     return "".join(f"{line}\n" for line in lines)
@@ -59,6 +71,13 @@ def summary(report: Report, *, color: bool = False) -> str:
     return f"{_paint('not ok', Status.FAIL, color)}: {counts}"
 
 
+def _common_remedy(verdicts: Sequence[Verdict]) -> str:
+    """The remedy that so many verdicts share that it is better said once; empty where there is none."""
+    remedies = [verdict.remedy for verdict in verdicts if verdict.status not in (Status.PASS, Status.SKIP)]
+    common = max(remedies, key=remedies.count, default="")
+    return common if remedies.count(common) >= SHARED else ""
+
+
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     """Put skips of one section that have one reason together: they are one thing to know."""
     groups: list[list[Verdict]] = []
@@ -72,27 +91,34 @@ def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     return groups
 
 
-def _lines(group: Sequence[Verdict], width: int, color: bool) -> Iterator[str]:
+def _lines(group: Sequence[Verdict], width: int, color: bool, common: str) -> Iterator[str]:
     first = group[0]
     name = first.requirement if len(group) == 1 else f"{section(first.requirement)}.* ({len(group)})"
     status = _paint(f"{first.status.value:<7}", first.status, color)
     yield f"  {status}  {name:<{width}}  {printable(first.message)}"
     if first.status in (Status.PASS, Status.SKIP):
         return
-    for evidence in first.evidence:
+    for evidence in first.evidence[:EVIDENCE_SHOWN]:
         yield from _evidence_lines(evidence)
-    if first.remedy:
+    if len(first.evidence) > EVIDENCE_SHOWN:
+        yield f"{_INDENT}and {len(first.evidence) - EVIDENCE_SHOWN} more (--format json has them all)"
+    if first.remedy and first.remedy != common:
         yield f"{_INDENT}remedy: {printable(first.remedy)}"
 
 
 def _evidence_lines(evidence: Evidence) -> Iterator[str]:
-    if evidence.path:
-        line = f":{evidence.line}" if evidence.line else ""
-        yield f"{_INDENT}{printable(evidence.path)}{line}"
-    if evidence.found:
-        yield f"{_INDENT}  found:    {printable(evidence.found)}"
-    if evidence.expected:
-        yield f"{_INDENT}  expected: {printable(evidence.expected)}"
+    """One line of evidence, or two where found and expected together are long."""
+    line = f":{evidence.line}" if evidence.line else ""
+    place = f"{printable(evidence.path)}{line}" if evidence.path else ""
+    found = f"found {printable(evidence.found)}" if evidence.found else ""
+    expected = f"expected {printable(evidence.expected)}" if evidence.expected else ""
+    observed = ": ".join(part for part in (place, found) if part)
+    if len(observed) + len(expected) < LINE:
+        yield _INDENT + "; ".join(part for part in (observed, expected) if part)
+        return
+    yield _INDENT + observed
+    if expected:
+        yield f"{_INDENT}  {expected}"
 
 
 def _paint(word: str, status: Status, color: bool) -> str:

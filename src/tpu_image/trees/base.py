@@ -17,6 +17,9 @@ from dataclasses import dataclass
 READ_LIMIT = 16 * 1024 * 1024
 """Bytes that :meth:`Tree.read_bytes` takes at most: no configuration file is larger."""
 
+HEAD_LIMIT = 512 * 1024 * 1024
+"""Bytes of a file whose head is wanted, in trees that can give it whole alone."""
+
 LINK_LIMIT = 40
 """Symbolic links followed in one resolution, as in Linux (``MAXSYMLINKS``, include/linux/namei.h)."""
 
@@ -116,6 +119,10 @@ class Tree(ABC):
     def list_canonical(self, path: str) -> list[str]:
         """Names in the directory at a path that holds no link, unsorted; empty where there is none."""
 
+    def head_canonical(self, path: str, length: int) -> bytes:
+        """Read the first bytes of the regular file at a path that holds no link, of whatever size it is."""
+        return self.read_canonical(path, HEAD_LIMIT)[:length]
+
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """Give the path without links that ``path`` means; parts that do not exist are kept as they are.
 
@@ -211,6 +218,14 @@ class Tree(ABC):
             NotFoundError, NotAFileError, NotReadableError, TooLargeError, LinkLoopError: as they say.
         """
         return self.read_canonical(self.resolve(path), limit)
+
+    def read_head(self, path: str, length: int) -> bytes:
+        """Read the first ``length`` bytes of the file that the path leads to, or all where it has fewer.
+
+        Raises:
+            NotFoundError, NotAFileError, NotReadableError, LinkLoopError: as they say.
+        """
+        return self.head_canonical(self.resolve(path), length)
 
     def read_text(self, path: str, limit: int = READ_LIMIT) -> str:
         """Read a file as UTF-8; bytes that are not come through as surrogates (PEP 383), none lost."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 from tpu_image.trees.base import (
     NAMES_LIMIT,
@@ -101,6 +102,13 @@ class DirectoryTree(Tree):
         Raises:
             NotFoundError, NotAFileError, NotReadableError, TooLargeError: as they say.
         """
+        return self._read(path, lambda descriptor: read_descriptor(descriptor, path, limit))
+
+    def head_canonical(self, path: str, length: int) -> bytes:
+        """Read the first bytes of the regular file at the path, and no more."""
+        return self._read(path, lambda descriptor: read_descriptor_head(descriptor, path, length))
+
+    def _read(self, path: str, read: Callable[[int], bytes]) -> bytes:
         entry = self.lstat_canonical(path)
         if entry is None:
             raise NotFoundError(path)
@@ -109,7 +117,7 @@ class DirectoryTree(Tree):
             parent, name = self._locate(path)
             descriptor = os.open(name, READ_FLAGS, dir_fd=parent)
             try:
-                return read_descriptor(descriptor, path, limit)
+                return read(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -213,6 +221,15 @@ def read_descriptor(descriptor: int, path: str, limit: int) -> bytes:
     if max(status.st_size, len(content)) > limit:
         raise TooLargeError(path, f"is larger than {limit} bytes")
     return bytes(content)
+
+
+def read_descriptor_head(descriptor: int, path: str, length: int) -> bytes:
+    """Read the first bytes of an open file; ``path`` is for the messages."""
+    require_file(path, entry_of_status(os.fstat(descriptor)))
+    content = b""
+    while len(content) < length and (chunk := os.read(descriptor, length - len(content))):
+        content += chunk
+    return content
 
 
 def _list_descriptor(descriptor: int, path: str) -> list[str]:

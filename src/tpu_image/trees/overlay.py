@@ -53,6 +53,12 @@ class Overlay(Tree):
             raise TooLargeError(path, f"is larger than {limit} bytes")
         return node.content
 
+    def head_canonical(self, path: str, length: int) -> bytes:
+        """Read the first bytes of what was written at the path, or of what the base has there."""
+        if path not in self.written and not self._is_below_replaced(path):
+            return self.base.head_canonical(path, length)
+        return super().head_canonical(path, length)
+
     def list_canonical(self, path: str) -> list[str]:
         """Names of the base's directory and of what was written into it, without what was removed."""
         replaced = path in self._replaced or self._is_below_replaced(path)

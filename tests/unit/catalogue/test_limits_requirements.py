@@ -232,7 +232,7 @@ def test_apply_writes_two_drop_ins_on_a_plain_system() -> None:
         ),
         (
             {DOCKER: "[Service]\nExecStart=/usr/bin/dockerd\nLimitNOFILE=5:infinity\n"},
-            "/etc/systemd/system/docker.service.d/99-tpu-image.conf",
+            "/etc/systemd/system/docker.service.d/99-tpu-image-runtime.conf",
             "LimitNOFILE=100000:infinity",
         ),
         (
@@ -299,7 +299,7 @@ MACHINES = st.builds(
     st.dictionaries(st.tuples(SYSTEMD, NAMES), SETTING_FILES, max_size=3),
     st.booleans(),
 )
-ALICE = Login("alice", 4000, 4000, ("dev",))
+ALICE = Login("alice", 500, 500, ("dev",))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

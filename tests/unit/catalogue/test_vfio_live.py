@@ -157,6 +157,14 @@ def test_the_first_generations_are_used_through_accel_nodes(
     assert said in verdict.message
 
 
+def test_an_accel_node_of_another_device_does_not_count() -> None:
+    foreign: Changes = {"/sys/class/accel/accel1/device": Symlink("/sys/devices/pci0000:00/0000:00:09.0")}
+    nodes: Changes = {"/dev/accel0": closed(0o666), "/dev/accel1": closed(0o666)}
+    verdict = observe(ACCEL, ACCEL_CLASS, foreign, nodes)
+    assert verdict.status is Status.FAIL
+    assert "0000:00:05.0: no accel device" in verdict.message
+
+
 def test_functions_are_given_with_the_path_that_udevadm_triggers() -> None:
     (found,) = functions(machine({**ONE, "0000:00:03.0": (GVNIC, "gve", "1")}))
     assert (found.address, found.path, found.driver, found.group) == (

@@ -65,6 +65,10 @@ is_bound() {
     [ "$(driver)" = vfio-pci ]
 }
 
+has_left_driver() {
+    [ "$(driver)" != "$1" ]
+}
+
 is_node() {
     [ -c "$1" ]
 }
@@ -107,6 +111,7 @@ bind_function() {
     previous=$(driver) || previous=
     if [ -n "$previous" ]; then
         put "$address" "$function/driver/unbind" || fail 5 "the driver $previous does not let go of it"
+        wait_for has_left_driver "$previous" || fail 5 "the driver $previous keeps it"
     fi
     put "$address" /sys/bus/pci/drivers_probe || say "drivers_probe reported an error"
     wait_for is_bound || fail 5 "the kernel did not bind it to vfio-pci (previous driver: ${previous:-none}); see dmesg"

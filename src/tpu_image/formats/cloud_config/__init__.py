@@ -8,6 +8,7 @@ that work, and takes things that do not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.formats import yaml_text
 from tpu_image.formats.cloud_config.findings import Finding, Findings, nearest
@@ -48,8 +49,7 @@ MIME_HEAD = 4096
 """What makes user-data a MIME message, and the characters in which it is looked for (user_data.py)."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """An item of ``runcmd`` or ``bootcmd``; ``program`` is its first word."""
 
     text: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.formats.yaml_text import Duplicate, Node, Scalar
 
@@ -10,8 +11,7 @@ FOUND_LIMIT = 100
 """Characters of a value that are shown."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that is not as it looks; ``line`` and ``column`` count from 1."""
 
     message: str

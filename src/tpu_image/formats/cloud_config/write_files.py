@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats.cloud_config.findings import Findings, nearest
 from tpu_image.formats.yaml_text import Mapping, Node, Scalar, Sequence
@@ -46,16 +46,14 @@ TRUE_TEXTS = ("true", "1", "on", "yes")
 """What is taken for true where no boolean stands (cloudinit/util.py)."""
 
 
-@dataclass(frozen=True)
-class Accounts:
+class Accounts(NamedTuple):
     """The names of users and groups that exist before cloud-init runs."""
 
     users: Collection[str]
     groups: Collection[str]
 
 
-@dataclass(frozen=True)
-class WrittenFile:
+class WrittenFile(NamedTuple):
     """A file as it comes out, not as it is spelt."""
 
     path: str
