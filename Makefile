@@ -7,14 +7,14 @@ INSTALLED := $(VENV)/installed
 # Python's venv; tools that make a root; tools that the tests hold our claims against.
 PACKAGES := python3-venv \
 	mmdebstrap debian-archive-keyring \
-	bash cloud-init dash e2fsprogs shellcheck systemd udev umockdev
+	bash cloud-init dash e2fsprogs libpam-modules shellcheck systemd systemd-container udev umockdev
 
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 WORKERS ?= auto
 
 .PHONY: help
 help: ## Show what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: packages $(INSTALLED) ## Install system packages and the virtual environment
@@ -30,7 +30,7 @@ $(INSTALLED): pyproject.toml | packages
 
 .PHONY: image
 image: setup ## Make a TPU root from a real Debian one, and check it
-	$(AS_ROOT) tools/make-image $(PYTHON)
+	root=$$(tools/debian-root) && $(AS_ROOT) tools/make-image $(PYTHON) "$$root"
 
 .PHONY: test
 ifeq ($(AS_ROOT),)
@@ -63,9 +63,9 @@ zipapp: setup ## Make dist/tpu-image.pyz, the checker as a single file
 
 .PHONY: benchmark
 benchmark: setup ## Time check and apply on a real Debian root
-	rm -rf --one-file-system build/benchmark && mkdir -p build/benchmark
-	tar -xf "$$(tools/debian-root)" -C build/benchmark --exclude='./dev/*'
-	$(PYTHON) benchmarks/check_and_apply.py build/benchmark
+	$(AS_ROOT) rm -rf --one-file-system build/benchmark && mkdir -p build/benchmark
+	root=$$(tools/debian-root) && $(AS_ROOT) tar -xf "$$root" -C build/benchmark --exclude='./dev/*'
+	$(AS_ROOT) $(PYTHON) benchmarks/check_and_apply.py build/benchmark
 
 .PHONY: clean
 clean: ## Remove everything that was made here (the cache folder stays)

@@ -51,6 +51,7 @@ def run(command: list[str], *arguments: str | Path) -> subprocess.CompletedProce
 
 def test_the_same_sources_give_the_same_bytes(archive: Path) -> None:
     assert single_file.build() == archive.read_bytes()
+    assert {member.date_time for member in zipfile.ZipFile(archive).infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_it_is_a_program(archive: Path) -> None:

@@ -7,7 +7,7 @@ import gzip
 from typing import Any
 
 import yaml
-from hypothesis import given, strategies
+from hypothesis import example, given, strategies
 
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.render import cloud_config
@@ -75,6 +75,8 @@ def test_nothing_to_change_is_an_empty_configuration() -> None:
     assert config_of(Overlay(MemoryTree({"/a": Directory(), "/b": Symlink("a")}))) is None
 
 
+@example(b"a\n\n")
+@example(b"\na\n")
 @given(
     strategies.binary(max_size=80)
     | strategies.text("a \n\t#:-|>'\"\\é\U0001f600\x85\ufeff", max_size=30).map(str.encode)
