@@ -7,10 +7,11 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import struct
-import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from disk_trees import (
     need_root,
     picture,
     read_nodes,
+    swapped,
     trees,
     with_private_mounts,
 )
@@ -253,13 +255,20 @@ def test_what_changed_after_the_plan_was_made_is_not_overwritten(
             Change("/etc", Directory(), File(b"")),
             "is a directory; only files and links are removed or replaced",
         ),
-        (Change(JOURNAL, None, File(b"")), "holds the undo journal, so cannot be changed"),
-        (Change("/var/lib", None, Symlink("x")), "holds the undo journal, so cannot be changed"),
+        (Change(JOURNAL, None, File(b"")), "leads to the undo journal, so cannot be changed"),
+        (Change("/var/lib", None, Symlink("x")), "leads to the undo journal, so cannot be changed"),
         (Change("/etc/\0", None, File(b"")), "cannot be read: stat: embedded null character in path"),
     ],
 )
 def test_a_plan_that_no_tree_can_take_is_refused(root: Path, change: Change, reason: str) -> None:
     assert refusal(Plan((change,)), root).endswith(reason)
+
+
+def test_a_link_on_the_way_to_the_journal_stays(root: Path) -> None:
+    (root / "srv").mkdir()
+    (root / "var").symlink_to("srv")
+    plan = Plan((Change("/var", Symlink("srv"), Symlink("usr")),))
+    assert refusal(plan, root) == "/var: leads to the undo journal, so cannot be changed"
 
 
 def test_a_path_is_not_changed_twice(root: Path) -> None:
@@ -275,19 +284,32 @@ def test_a_plan_that_leads_through_a_link_is_refused(root: Path) -> None:
         assert list(outside.iterdir()) == []
 
 
-FS_IOC_SETFLAGS, FS_IMMUTABLE_FL, FS_APPEND_FL = 0x40086602, 0x10, 0x20  # linux/fs.h
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL, FS_APPEND_FL = (
+    0x80086601,
+    0x40086602,
+    0x10,
+    0x20,
+)  # linux/fs.h
+
+
+@contextlib.contextmanager
+def flagged(path: Path, flag: int) -> Iterator[None]:
+    """Set a flag beside those that the file system itself needs, as chattr(1) does."""
+    descriptor = os.open(path, os.O_RDONLY)
+    flags = fcntl.ioctl(descriptor, FS_IOC_GETFLAGS, bytes(8))
+    fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, struct.pack("L", struct.unpack("L", flags)[0] | flag))
+    try:
+        yield
+    finally:
+        fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, flags)
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("flag", [FS_IMMUTABLE_FL, FS_APPEND_FL])
 @pytest.mark.parametrize("path", ["etc/conf", "etc"])
 def test_what_is_immutable_is_refused_by_name(root: Path, path: str, flag: int) -> None:
-    descriptor = os.open(root / path, os.O_RDONLY)
-    fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, struct.pack("L", flag))
-    try:
+    with flagged(root / path, flag):
         assert refusal(CHANGES, root).startswith(f"/{path}: is immutable or append-only")
-    finally:
-        fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, struct.pack("L", 0))
-        os.close(descriptor)
 
 
 def test_a_user_who_is_not_root_gives_nothing_away() -> None:
@@ -478,41 +500,27 @@ def test_two_never_write_at_the_same_time(root: Path) -> None:
     undo(root)
 
 
-def swap_until(over: threading.Event, directory: Path, outside: Path) -> None:
-    moved = directory.with_name("moved")
-    while not over.is_set():
-        with contextlib.suppress(OSError):  # it may be made anew while it is away
-            directory.rename(moved)
-            directory.symlink_to(outside)
-            directory.unlink()
-            moved.rename(directory)
-
-
 def test_a_race_with_somebody_who_swaps_a_directory_for_a_link_never_leads_out(root: Path) -> None:
     with folder() as outside:
         (outside / "conf").write_text("outside\n")
         before = picture(outside)
-        over = threading.Event()
-        swapping = threading.Thread(target=swap_until, args=(over, root / "etc", outside))
-        swapping.start()
-        outcomes = set()
-        try:
-            for n in range(60):
-                outcomes.add(attempt(n, root))
-        finally:
-            over.set()
-            swapping.join()
+        outcomes: set[str] = set()
+        with swapped(root / "etc", outside):
+            deadline = time.monotonic() + 30
+            tries = itertools.count()
+            while (next(tries) < 60 or len(outcomes) < 2) and time.monotonic() < deadline:
+                outcomes.add(attempt(root))
         assert picture(outside) == before
         assert len(outcomes) > 1, "there was no race"
 
 
-def attempt(n: int, root: Path) -> str:
+def attempt(root: Path) -> str:
     """Apply and undo while somebody interferes."""
     try:
         with DirectoryTree(root) as tree:
             overlay = Overlay(tree)
-            overlay.write("/etc/conf", f"{n}\n")
-            overlay.write("/etc/new", f"{n}\n")
+            overlay.write("/etc/conf", "new\n")
+            overlay.write("/etc/new", "new\n")
             apply(Plan.from_overlay(overlay), root)
         undo(root, force=True)
     except TreeError as error:
