@@ -138,6 +138,26 @@ def dies_at(step: int, action: Callable[[Callable[[str], None]], object]) -> boo
     return status != 0
 
 
+@contextlib.contextmanager
+def swapped(directory: Path, outside: Path) -> Iterator[None]:
+    """Have another process swap a directory for a link to elsewhere, and back, again and again."""
+    moved = directory.with_name("moved")
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        while os.getppid() == parent:
+            with contextlib.suppress(OSError):  # it may be made anew while it is away
+                directory.rename(moved)
+                directory.symlink_to(outside)
+                directory.unlink()
+                moved.rename(directory)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 1, 32, 16384, 1 << 18  # sys/mount.h
 CLONE_NEWNS = 0x00020000  # sched.h
 

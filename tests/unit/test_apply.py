@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import errno
-import fcntl
-import hashlib
+import itertools
 import json
 import os
 import struct
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,36 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disk_trees import (
-    MS_RDONLY,
-    MS_REMOUNT,
-    NOBODY,
-    as_nobody,
     folder,
     materialise,
     mount,
     need_root,
     picture,
     read_nodes,
+    swapped,
     trees,
     with_private_mounts,
 )
 from overlay_writes import Write, plan_of, writes
+from plan_cases import CHANGES, NODES, STATE_DIRECTORIES
 from tpu_image.plan import JOURNAL, Change, Plan, PlanError, apply, undo
 from tpu_image.trees.base import TreeError
 from tpu_image.trees.directory import DirectoryTree
-from tpu_image.trees.memory import Directory, File, Node, Symlink
+from tpu_image.trees.memory import File, Node
 from tpu_image.trees.overlay import Overlay
-
-IMPORTED_BEFORE_RIGHTS_ARE_DROPPED = (base64, hashlib, json)
-
-STATE_DIRECTORIES: list[dict[str, Node]] = [
-    {},
-    {"/var": Directory()},
-    {"/var": Directory(), "/var/lib": Directory(0o711)},
-    {"/var": Directory(), "/var/lib": Directory(), "/var/lib/tpu-image": Directory(0o700)},
-    {"/srv": Directory(), "/var": Symlink("srv")},
-]
-"""What a tree may have of the directories that hold the journal."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,35 +45,6 @@ def root() -> Iterator[Path]:
     with folder() as path:
         materialise(NODES, path)
         yield path
-
-
-NODES: dict[str, Node] = {
-    "/etc": Directory(),
-    "/etc/conf": File(b"old\n", 0o640, 1, 2),
-    "/etc/conf.d": Symlink("elsewhere"),
-    "/etc/gone": File(b"gone\n"),
-    "/etc/link": Symlink("conf"),
-    "/etc/private": Directory(0o755),
-    "/etc/private/key": File(b"key\n", 0o600),
-}
-
-CHANGES = Plan(
-    (
-        Change("/etc/conf", NODES["/etc/conf"], File(b"new\n", 0o640, 1, 2)),
-        Change("/etc/conf.d", NODES["/etc/conf.d"], Directory(0o750, 1, 2)),
-        Change("/etc/conf.d/new", None, File(b"new\n", 0o600)),
-        Change("/etc/gone", NODES["/etc/gone"], None),
-        Change("/etc/link", NODES["/etc/link"], Symlink("private/key")),
-        Change("/etc/private", NODES["/etc/private"], Directory(0o700, 1, 1)),
-        Change("/etc/private/key", NODES["/etc/private/key"], File(b"key\n", 0o400)),
-        Change("/usr", None, Directory()),
-        Change("/usr/new", None, File(b"", 0o755)),
-        Change("/var", None, Directory()),
-        Change("/var/lib", None, Directory(0o711)),
-        Change("/var/lib/state", None, File(b"state\n")),
-    )
-)
-"""Every kind of change, the journal's own directories among them."""
 
 
 def without_journal(nodes: dict[str, Node]) -> dict[str, Node]:
@@ -203,153 +158,6 @@ def test_a_new_mode_alone_keeps_the_time_of_the_content(root: Path) -> None:
     apply(CHANGES, root)
     assert (root / "etc/private/key").stat().st_mtime_ns == 1_234_567_890_123_456_789
     assert (root / "etc/conf").stat().st_mtime_ns > 1_700_000_000_000_000_000
-
-
-# What fails before anything is written.
-
-
-def refusal(plan: Plan, root: Path) -> str:
-    """What is said where a plan is refused; nothing must have changed then."""
-    before = picture(root)
-    steps: list[str] = []
-    with pytest.raises(TreeError) as raised:
-        apply(plan, root, on_step=steps.append)
-    assert steps == [], "something was written"
-    assert picture(root) == before
-    return str(raised.value)
-
-
-def refused(plan: Plan, root: Path) -> str:
-    with pytest.raises(TreeError) as raised:
-        apply(plan, root)
-    return str(raised.value)
-
-
-def test_a_root_that_is_none_is_refused(root: Path) -> None:
-    with pytest.raises(TreeError, match="gone: does not exist"):
-        apply(CHANGES, root / "gone")
-    with pytest.raises(TreeError, match="conf: is not a directory"):
-        apply(CHANGES, root / "etc/conf")
-
-
-@pytest.mark.parametrize("change", [lambda path: path.write_text("mine"), os.chmod, Path.unlink], ids=str)
-def test_what_changed_after_the_plan_was_made_is_not_overwritten(
-    root: Path, change: Callable[..., object]
-) -> None:
-    change(root / "etc/conf", 0o666) if change is os.chmod else change(root / "etc/conf")
-    assert refusal(CHANGES, root) == (
-        "/etc/conf: was changed by something else after the plan was made; plan again"
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (Change("etc/x", None, File(b"")), "is not the canonical path of something below the root"),
-        (Change("/etc/../../x", None, File(b"")), "is not the canonical path of something below the root"),
-        (Change("/", Directory(), Directory(0o700)), "is not the canonical path of something below the root"),
-        (Change("/etc", Directory(), None), "is a directory; only files and links are removed or replaced"),
-        (
-            Change("/etc", Directory(), File(b"")),
-            "is a directory; only files and links are removed or replaced",
-        ),
-        (Change(JOURNAL, None, File(b"")), "holds the undo journal, so cannot be changed"),
-        (Change("/var/lib", None, Symlink("x")), "holds the undo journal, so cannot be changed"),
-        (Change("/etc/\0", None, File(b"")), "cannot be read: stat: embedded null character in path"),
-    ],
-)
-def test_a_plan_that_no_tree_can_take_is_refused(root: Path, change: Change, reason: str) -> None:
-    assert refusal(Plan((change,)), root).endswith(reason)
-
-
-def test_a_path_is_not_changed_twice(root: Path) -> None:
-    change = Change("/x", None, File(b""))
-    assert refusal(Plan((change, change)), root) == "/x: is changed twice in one plan"
-
-
-def test_a_plan_that_leads_through_a_link_is_refused(root: Path) -> None:
-    with folder() as outside:
-        (root / "out").symlink_to(outside)
-        plan = Plan((Change("/out/file", None, File(b"")),))
-        assert "cannot be entered: is reached through a symbolic link" in refusal(plan, root)
-        assert list(outside.iterdir()) == []
-
-
-FS_IOC_SETFLAGS, FS_IMMUTABLE_FL, FS_APPEND_FL = 0x40086602, 0x10, 0x20  # linux/fs.h
-
-
-@pytest.mark.parametrize("flag", [FS_IMMUTABLE_FL, FS_APPEND_FL])
-@pytest.mark.parametrize("path", ["etc/conf", "etc"])
-def test_what_is_immutable_is_refused_by_name(root: Path, path: str, flag: int) -> None:
-    descriptor = os.open(root / path, os.O_RDONLY)
-    fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, struct.pack("L", flag))
-    try:
-        assert refusal(CHANGES, root).startswith(f"/{path}: is immutable or append-only")
-    finally:
-        fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, struct.pack("L", 0))
-        os.close(descriptor)
-
-
-def test_a_user_who_is_not_root_gives_nothing_away() -> None:
-    with folder() as root:
-        os.chown(root, NOBODY, NOBODY)
-        said = as_nobody(lambda: refusal(Plan((Change("/x", None, File(b"")),)), root))
-        assert said == "/x: is to belong to 0:0, which only root can do; run as root"
-
-
-def test_a_user_who_is_not_root_changes_what_is_theirs() -> None:
-    with folder() as root:
-        materialise({"/x": File(b"old", 0o600, NOBODY, NOBODY)}, root)
-        os.chown(root, NOBODY, NOBODY)
-        before = picture(root)
-        mine = File(b"new", 0o600, NOBODY, NOBODY)
-        plan = Plan((Change("/x", File(b"old", 0o600, NOBODY, NOBODY), mine),))
-        as_nobody(lambda: apply(plan, root))
-        assert read_nodes(root)["/x"] == mine
-        as_nobody(lambda: undo(root))
-        assert picture(root) == before
-
-
-def test_a_directory_that_may_not_be_written_to_is_refused() -> None:
-    with folder() as root:
-        plan = Plan((Change("/x", None, File(b"", 0o644, NOBODY, NOBODY)),))
-        assert as_nobody(lambda: refusal(plan, root)) == "/: cannot be written to: permission denied"
-
-
-def test_a_file_that_may_not_be_read_is_refused() -> None:
-    with folder() as root:
-        materialise({"/x": File(b"", 0o600)}, root)
-        os.chown(root, NOBODY, NOBODY)
-        before = picture(root)
-        plan = Plan((Change("/x", File(b"", 0o600), File(b"x", 0o600, NOBODY, NOBODY)),))
-        assert as_nobody(lambda: refused(plan, root)) == "/x: cannot be read: permission denied"
-        assert picture(root) == before
-
-
-def test_a_read_only_root_is_refused(root: Path) -> None:
-    def refused() -> str:
-        mount(root, "")
-        materialise(NODES, root)
-        mount(root, "", MS_REMOUNT | MS_RDONLY)
-        return refusal(CHANGES, root)
-
-    assert with_private_mounts(refused).endswith("is on a read-only file system")
-
-
-def test_a_disk_without_the_room_is_refused(root: Path) -> None:
-    def refused() -> str:
-        mount(root, "size=128k")
-        return refusal(Plan((Change("/big", None, File(b"x" * 200_000)),)), root)
-
-    assert with_private_mounts(refused).startswith("/: has no room for the changes: 20")
-
-
-def test_a_disk_without_inodes_is_refused(root: Path) -> None:
-    def refused() -> str:
-        mount(root, "nr_inodes=4")
-        return refusal(Plan(tuple(Change(f"/{n}", None, File(b"")) for n in range(9))), root)
-
-    assert "inodes needed" in with_private_mounts(refused)
 
 
 # What fails in the middle.
@@ -478,41 +286,27 @@ def test_two_never_write_at_the_same_time(root: Path) -> None:
     undo(root)
 
 
-def swap_until(over: threading.Event, directory: Path, outside: Path) -> None:
-    moved = directory.with_name("moved")
-    while not over.is_set():
-        with contextlib.suppress(OSError):  # it may be made anew while it is away
-            directory.rename(moved)
-            directory.symlink_to(outside)
-            directory.unlink()
-            moved.rename(directory)
-
-
 def test_a_race_with_somebody_who_swaps_a_directory_for_a_link_never_leads_out(root: Path) -> None:
     with folder() as outside:
         (outside / "conf").write_text("outside\n")
         before = picture(outside)
-        over = threading.Event()
-        swapping = threading.Thread(target=swap_until, args=(over, root / "etc", outside))
-        swapping.start()
-        outcomes = set()
-        try:
-            for n in range(60):
-                outcomes.add(attempt(n, root))
-        finally:
-            over.set()
-            swapping.join()
+        outcomes: set[str] = set()
+        with swapped(root / "etc", outside):
+            deadline = time.monotonic() + 30
+            tries = itertools.count()
+            while (next(tries) < 60 or len(outcomes) < 2) and time.monotonic() < deadline:
+                outcomes.add(attempt(root))
         assert picture(outside) == before
         assert len(outcomes) > 1, "there was no race"
 
 
-def attempt(n: int, root: Path) -> str:
+def attempt(root: Path) -> str:
     """Apply and undo while somebody interferes."""
     try:
         with DirectoryTree(root) as tree:
             overlay = Overlay(tree)
-            overlay.write("/etc/conf", f"{n}\n")
-            overlay.write("/etc/new", f"{n}\n")
+            overlay.write("/etc/conf", "new\n")
+            overlay.write("/etc/new", "new\n")
             apply(Plan.from_overlay(overlay), root)
         undo(root, force=True)
     except TreeError as error:

@@ -10,11 +10,12 @@ import posixpath
 from collections.abc import Iterable
 
 from tpu_image.plan.change import Change, PlanError
+from tpu_image.plan.journal import JOURNAL
 from tpu_image.plan.journal_file import JournalFile
 from tpu_image.plan.writer import UnreachableError, Writer, explained
-from tpu_image.trees.base import Kind, normalise
+from tpu_image.trees.base import Kind, normalise, parents
 from tpu_image.trees.directory import READ_FLAGS, encode_name
-from tpu_image.trees.memory import Directory, File
+from tpu_image.trees.memory import Directory, File, Symlink
 
 _GET_FLAGS = 0x80086601  # FS_IOC_GETFLAGS of 64-bit Linux, include/uapi/linux/fs.h
 _IMMUTABLE = 0x10  # FS_IMMUTABLE_FL, there
@@ -34,13 +35,18 @@ def check_plan(changes: Iterable[Change], journal_file: JournalFile) -> None:
             raise PlanError(path, "is not the canonical path of something below the root")
         if path in seen:
             raise PlanError(path, "is changed twice in one plan")
-        if path == journal_file.path or (
-            path in journal_file.directories and not isinstance(change.after, Directory)
-        ):
-            raise PlanError(path, "holds the undo journal, so cannot be changed")
+        if _leads_to_journal(change, journal_file):
+            raise PlanError(path, "leads to the undo journal, so cannot be changed")
         if isinstance(change.before, Directory) and not isinstance(change.after, Directory):
             raise PlanError(path, "is a directory; only files and links are removed or replaced")
         seen.add(path)
+
+
+def _leads_to_journal(change: Change, journal_file: JournalFile) -> bool:
+    if change.path in journal_file.directories:
+        return not isinstance(change.after, Directory)
+    is_link_on_the_way = change.path in parents(JOURNAL) and isinstance(change.before, Symlink)
+    return change.path == journal_file.path or is_link_on_the_way
 
 
 def check_owners(changes: Iterable[Change]) -> None:

@@ -79,7 +79,8 @@ class Writer:
         self._touched: set[str] = set()
         self._root = open_root(root, os.O_RDONLY)
         try:
-            # The lock of a directory's own descriptor leaves nothing behind, however the process ends.
+            # The lock of a directory's own descriptor leaves nothing behind, however the process ends. Whoever
+            # may read the directory can take it, and so make us refuse, but do no more.
             with explained(self.root, "locked"):
                 fcntl.flock(self._root, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except PlanError as error:

@@ -151,6 +151,8 @@ class DirectoryTree(Tree):
 
     def _directory(self, path: str) -> int:
         """Open the directory at a path, or give the descriptor it is open with."""
+        if not self._descriptors:
+            raise OSError(errno.EBADF, "the tree was closed")
         ancestor, names = path, []
         while ancestor not in self._descriptors:
             ancestor, _, name = ancestor.rpartition("/")
