@@ -80,13 +80,23 @@ def why_not_runnable(tree: Tree, path: str, entry: Entry, architecture: str) -> 
             return "" if made_for == architecture else f"{path} is made for {made_for}"
         if not head.startswith(b"#!"):
             return f"{path} is neither a program nor a script"
-        words = head[2:SHEBANG_LIMIT].split(b"\n")[0].split()
+        words = head[2:SHEBANG_LIMIT].split(b"\n")[0].decode("utf-8", "surrogateescape").split()
         if not words:
             return f"{path} names no interpreter"
-        path, entry = words[0].decode("utf-8", "surrogateescape"), target
-        if not tree.exists(path):
-            return f"the interpreter {path} does not exist"
+        interpreter = _interpreter(tree, words)
+        if not tree.exists(interpreter):
+            return f"the interpreter {interpreter} of {path} does not exist"
+        path, entry = interpreter, target
     return f"{path} is run by too many scripts in a row"
+
+
+def _interpreter(tree: Tree, words: list[str]) -> str:
+    """Path of what a ``#!`` line runs in the end; env(1) looks its program up on the search path."""
+    if posixpath.basename(words[0]) != "env" or not tree.exists(words[0]):
+        return words[0]
+    name = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), words[0])
+    paths = (posixpath.join(directory, name) for directory in SEARCH_PATH)
+    return next((path for path in paths if tree.exists(path)), name)
 
 
 def _head(tree: Tree, path: str) -> bytes:
