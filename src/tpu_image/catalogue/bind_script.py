@@ -184,12 +184,12 @@ def _first(lines: list[str], text: str, reason: str) -> tuple[int, str] | None:
 
 
 def _exits_before_chmod(lines: list[str]) -> tuple[int, str] | None:
-    """Find an ``exit 0`` between the comparison with vfio-pci and the chmod."""
+    """Find an exit with success between the comparison with vfio-pci and the chmod."""
     compared = False
     for number, line in enumerate(lines, 1):
         if "chmod" in line:
             return None
-        if compared and line.split() == ["exit", "0"]:
+        if compared and line.split() in (["exit"], ["exit", "0"]):
             return number, "it exits before its chmod when the function is on vfio-pci already"
         compared = compared or ("if" in line and "vfio-pci" in line)
     return None

@@ -195,7 +195,7 @@ def _done_elsewhere(tree: Tree, profile: Profile, step: str) -> bool:
     if step == LOAD_STEP:
         return vfio_modules.MODULES[0] in vfio_modules.loaded_at_boot(tree)
     if step == INTERRUPTS_STEP:
-        return vfio_modules.option_allows(tree)
+        return vfio_modules.option_in_effect(tree)
     return step == NODE_STEP and opens_group_nodes(tree, profile, marked=False)
 
 

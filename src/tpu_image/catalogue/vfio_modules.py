@@ -95,15 +95,19 @@ class VfioModules(Requirement):
         releases = kernels(tree)
         if not releases:
             return self.unknown("no kernel is installed under /lib/modules, so its modules cannot be judged")
-        missing = [
-            Evidence(f"/lib/modules/{release}/modules.dep", found=f"no {module}", expected=module)
+        missing = {
+            release: absent
             for release in releases
-            for module in MODULES
-            if not _is_installed(tree, release, module)
-        ]
+            if (absent := [module for module in MODULES if not _is_installed(tree, release, module)])
+        }
         if missing:
-            names = sorted({item.path.split("/")[3] for item in missing})
-            return self.failed(f"no {missing[0].expected} for kernel {', '.join(names)}", *missing)
+            lists = [
+                Evidence(f"/lib/modules/{release}/modules.dep", found=f"no {module}", expected=module)
+                for release, absent in missing.items()
+                for module in absent
+            ]
+            lacks = (f"no {' and no '.join(absent)} for kernel {r}" for r, absent in missing.items())
+            return self.failed("; ".join(lacks), *lists)
         barred = list(_barred(tree))
         if barred:
             remedy = f"remove line {barred[0].line} of {barred[0].path}"
@@ -163,8 +167,7 @@ class UnsafeInterrupts(Requirement):
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for a module option, a kernel parameter, or a bind script that sets it."""
         option = _last_option(tree)
-        builtin = [release for release in kernels(tree) if is_builtin(tree, release, "vfio_iommu_type1")]
-        if option is not None and option_allows(tree) and not builtin:
+        if option is not None and option_in_effect(tree):
             return self.passed("set by a module option", option)
         if every_entry_has(tree, f"vfio_iommu_type1.{PARAMETER}"):
             return self.passed("set on the kernel command line of every boot entry")
@@ -173,11 +176,12 @@ class UnsafeInterrupts(Requirement):
                 return self.passed(f"set by the bind script {path}", Evidence(path))
         if option is None:
             return self.failed(f"nothing sets {PARAMETER}", Evidence(MODPROBE_FILE, expected=_OPTION))
-        if builtin and option_allows(tree):
-            remedy = f"add vfio_iommu_type1.{PARAMETER}=1 to the kernel command line, or run: tpu-image apply"
-            return self.failed(
-                f"kernel {builtin[0]} has it built in: options do not reach it", option, remedy=remedy
+        if _turns_on(option):
+            message = (
+                f"kernel {_builtin_type1(tree)[0]} has vfio_iommu_type1 built in: options do not reach it"
             )
+            remedy = f"run: tpu-image apply, or add vfio_iommu_type1.{PARAMETER}=1 to the kernel command line"
+            return self.failed(message, option, remedy=remedy)
         return self.failed(f"the last option that counts turns {PARAMETER} off", option)
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
@@ -189,10 +193,19 @@ class UnsafeInterrupts(Requirement):
 _OPTION = f"options vfio_iommu_type1 {PARAMETER}=1"
 
 
-def option_allows(tree: Tree) -> bool:
-    """Whether the module option that counts turns unsafe interrupts on."""
+def option_in_effect(tree: Tree) -> bool:
+    """Whether a module option turns unsafe interrupts on, in every installed kernel."""
     option = _last_option(tree)
-    return option is not None and is_true(option.found.rpartition("=")[2])
+    return option is not None and _turns_on(option) and not _builtin_type1(tree)
+
+
+def _turns_on(option: Evidence) -> bool:
+    return is_true(option.found.rpartition("=")[2])
+
+
+def _builtin_type1(tree: Tree) -> list[str]:
+    """Give the kernels that no module option reaches."""
+    return [release for release in kernels(tree) if is_builtin(tree, release, "vfio_iommu_type1")]
 
 
 def _last_option(tree: Tree) -> Evidence | None:

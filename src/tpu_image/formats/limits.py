@@ -165,20 +165,26 @@ def _is_domain(domain: str) -> bool:
 
 
 def specificity(domain: str, login: Login, *, root_by_name_only: bool) -> int | None:
-    """Say how specifically a line of this domain names the login; None where it does not."""
-    by_name_only = root_by_name_only and login.uid == 0
+    """Say how specifically a line of this domain names the login; None where it does not.
+
+    With ``root_by_name_only``, as Debian patches the module, root is named by its name and by ranges; these
+    are then taken for ranges of user ids, even behind ``@`` or ``%``.
+    """
     bounds = parse_range(domain)
+    if root_by_name_only and login.uid == 0:
+        named = domain == login.name if bounds is None else bounds[0] == 0
+        return USER if named else None
     if domain.startswith("%"):
         return None
     if domain.startswith("@"):
         if bounds is not None:
             return GROUP if bounds[0] <= login.gid <= bounds[1] else None
-        return GROUP if domain[1:] in login.groups and not by_name_only else None
+        return GROUP if domain[1:] in login.groups else None
     if domain == login.name:
         return USER
     if bounds is not None:
         return USER if bounds[0] <= login.uid <= bounds[1] else None
-    return WILDCARD if domain == "*" and not by_name_only else None
+    return WILDCARD if domain == "*" else None
 
 
 def effective(

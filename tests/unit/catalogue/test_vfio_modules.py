@@ -55,7 +55,10 @@ def test_kernels_with_both_modules_pass(change: Changes) -> None:
     ("change", "mention"),
     [
         ({f"{LISTS}/modules.dep": "k/vfio-pci.ko:\n"}, f"no vfio_iommu_type1 for kernel {KERNEL}"),
-        ({"/usr/lib/modules/6.8.0-cloud/modules.dep": "k/x.ko:\n"}, "no vfio-pci for kernel 6.8.0-cloud"),
+        (
+            {"/usr/lib/modules/6.8.0-cloud/modules.dep": "k/x.ko:\n"},
+            "no vfio-pci and no vfio_iommu_type1 for kernel 6.8.0-cloud",
+        ),
         ({"/usr/lib/modules/6.9.0/x": "", "/boot/vmlinuz-6.9.0": ""}, "kernel 6.9.0"),
         ({"/etc/modprobe.d/a.conf": "# \nblacklist vfio-pci\n"}, "a.conf"),
         ({"/etc/modprobe.d/a.conf": "install vfio_iommu_type1 /bin/false\n"}, "a.conf"),

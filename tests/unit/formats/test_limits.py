@@ -97,6 +97,8 @@ def test_lines_merge_to_these_values(texts: tuple[str, ...], expected: tuple[int
         ("root - nofile 5", True, 5),
         ("0: - nofile 5", True, 5),
         ("@0: - nofile 5", True, 5),
+        ("root - nofile 5\n@0: - nofile 6", True, 6),
+        ("root - nofile 5\n@0: - nofile 6", False, 5),
     ],
 )
 def test_the_wildcard_covers_root_only_where_the_module_is_not_debians(
