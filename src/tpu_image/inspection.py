@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,13 @@ def is_running_machine(name: str) -> bool:
 
 def _directory(name: str, instead: str) -> DirectoryTree:
     try:
-        return DirectoryTree(name)
+        tree = DirectoryTree(name)
     except TreeError as error:
         raise TreeError(name, f"{error.reason}; {instead}") from error
+    if not os.access(name, os.R_OK | os.X_OK):
+        tree.close()
+        raise TreeError(name, "permission denied; run it as root")
+    return tree
 
 
 def inspect(target: Target, profile: Profile, only: Sequence[str] = ()) -> Report:

@@ -196,6 +196,14 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert done.err.startswith("tpu-image: ")
 
 
+def test_a_root_that_may_not_be_read_is_refused(
+    run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may read everything
+    done = run("check", root)
+    assert (done.status, done.err) == (2, f"tpu-image: {root}: permission denied; run it as root\n")
+
+
 def test_every_problem_of_a_specification_is_told(run: Run, root: Path, tmp_path: Path) -> None:
     spec = tmp_path / "tpu-image.yaml"
     spec.write_text("profile:\n  platfrm: gke\nwaive: {kernel.greeting: ''}\n")

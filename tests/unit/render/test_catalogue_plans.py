@@ -1,0 +1,42 @@
+"""What the catalogue plans for any machine, rendered for each kind of profile."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tpu_image.catalogue import hardware, readings
+from tpu_image.catalogue.requirement import Platform, Profile
+from tpu_image.render import cloud_config, shell
+from tpu_image.render.steps import Steps, steps_of
+from tpu_image.trees.memory import MemoryTree
+
+PROFILES = {
+    "default": Profile(),
+    "gke": Profile(platform=Platform.GKE),
+    "a group owns the devices": Profile(device_group="tpu"),
+    "every generation": replace(Profile(), generations=hardware.GENERATIONS),
+}
+
+
+@pytest.fixture(params=PROFILES.values(), ids=PROFILES.keys())
+def steps(request: pytest.FixtureRequest) -> Steps:
+    return steps_of(readings.plan(MemoryTree(), request.param), request.param)
+
+
+def test_the_script_is_clean(steps: Steps, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(shell.render(steps))
+    for command in (["dash", "-n"], ["shellcheck", "--shell=sh"]):
+        done = subprocess.run([*command, script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_cloud_config_is_one_that_compute_engine_takes(steps: Steps) -> None:
+    text = cloud_config.render(steps)
+    assert len(text.encode()) < cloud_config.USER_DATA_LIMIT
+    assert all(isinstance(file["permissions"], str) for file in yaml.safe_load(text)["write_files"])
