@@ -54,6 +54,7 @@ class DirectoryBlock:
     def __init__(self, data: bytes, *, checksums: bool) -> None:
         self.data = bytearray(data)
         self.changed = False
+        self._no_room_for = len(data) + 1
         self._checksums = checksums
         self._end = len(data) - (TAIL_SIZE if checksums else 0)
 
@@ -84,11 +85,15 @@ class DirectoryBlock:
 
     def find(self, name: bytes) -> DirectoryEntry | None:
         """The entry of a name; None where the block has none."""
+        if name not in self.data:
+            return None
         return next((entry for entry in self.entries() if entry.inode and entry.name == name), None)
 
     def add(self, name: bytes, inode: int, file_type: int) -> bool:
         """Put an entry in; False where the block has no room for it."""
         needed = space_for(name)
+        if needed >= self._no_room_for:
+            return False
         for entry in self.entries():
             room = entry.length - entry.used
             if room < needed:
@@ -100,11 +105,13 @@ class DirectoryBlock:
             self.data[offset + 8 : offset + 8 + len(name)] = name
             self.changed = True
             return True
+        self._no_room_for = needed
         return False
 
     def remove(self, name: bytes) -> bool:
         """Take an entry out, its space going to the one before; False where there is none."""
         before: DirectoryEntry | None = None
+        self._no_room_for = len(self.data) + 1
         for entry in self.entries():
             if entry.inode and entry.name == name:
                 if before is not None:
