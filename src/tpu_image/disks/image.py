@@ -127,7 +127,7 @@ def _open_backing(image: str, name: str, form: str, chain: _Chain) -> BlockSourc
         raise DiskError(f"its backing file {name[:80]!r} cannot be found", image, "put it there") from None
     if not path.is_relative_to(chain.folder):
         raise DiskError(
-            f"its backing file {name[:80]!r} is not below {chain.folder}",
+            f"its backing file {name[:80]!r} lies outside {chain.folder}",
             image,
             f"if you trust it, {FLATTEN}",
         )
