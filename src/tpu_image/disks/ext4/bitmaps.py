@@ -54,7 +54,7 @@ class Bitmaps:
         """Give offset and length, in bytes of the file system, of the areas that nothing is stored in."""
         start = length = 0
         for group in range(self._superblock.groups):
-            for first, count in _clear_runs(self.block_bitmap(group), self.blocks_of(group)):
+            for first, count in clear_runs(self.block_bitmap(group), self.blocks_of(group)):
                 block = self._filesystem.first_block_of(group) + first
                 if block != start + length:
                     yield from self._range(start, length)
@@ -109,7 +109,7 @@ class Bitmaps:
         return copies + tables + superblock.reserved_gdt_blocks
 
 
-def _clear_runs(bitmap: int, count: int) -> Iterator[tuple[int, int]]:
+def clear_runs(bitmap: int, count: int) -> Iterator[tuple[int, int]]:
     """Give first bit and length of each run of clear bits among the first ``count``."""
     bits = format(bitmap & ((1 << count) - 1), f"0{count}b")[::-1]
     start = bits.find("0")

@@ -11,14 +11,11 @@ import struct
 from tpu_image.disks.crc32c import crc32c
 from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.errors import DamagedError, UnsupportedError
-from tpu_image.disks.ext4.features import INCOMPATIBLE_META_BG, READ_ONLY_GDT_CHECKSUM
+from tpu_image.disks.ext4.bitmaps import Bitmaps, clear_runs
+from tpu_image.disks.ext4.features import READ_ONLY_GDT_CHECKSUM
+from tpu_image.disks.ext4.filesystem import BLOCK_UNINITIALISED, INODE_UNINITIALISED, Ext4FileSystem
 from tpu_image.disks.ext4.mapping import Run
-from tpu_image.disks.ext4.superblock import OFFSET, Superblock
-
-INODE_BITMAP_UNUSED = 1
-"""``EXT4_BG_INODE_UNINIT``: the inode bitmap was never written; no inode of the group is in use."""
-BLOCK_BITMAP_UNUSED = 2
-"""``EXT4_BG_BLOCK_UNINIT``: the block bitmap was never written; the group holds metadata alone."""
+from tpu_image.disks.ext4.superblock import OFFSET
 
 FULL = "give the file system more room: tpu-image build --size, or remove what is not needed"
 
@@ -66,11 +63,6 @@ class Group:
         return self.get(4, 36, 4)
 
     @property
-    def inode_table_block(self) -> int:
-        """First block of the inode table."""
-        return self.get(8, 40, 4)
-
-    @property
     def free_blocks(self) -> int:
         """Blocks that are free by the descriptor."""
         return self.get(12, 44)
@@ -84,9 +76,11 @@ class Group:
 class Groups:
     """All groups of a file system that is being edited."""
 
-    def __init__(self, disk: EditedDisk, superblock: Superblock) -> None:
+    def __init__(self, disk: EditedDisk, filesystem: Ext4FileSystem) -> None:
         self._disk = disk
-        self._superblock = superblock
+        self._filesystem = filesystem
+        self._bitmaps = Bitmaps(filesystem)
+        self._superblock = filesystem.superblock
         self._groups: dict[int, Group] = {}
         self._blocks_taken = 0
         self._inodes_taken = 0
@@ -94,33 +88,11 @@ class Groups:
     def group(self, number: int) -> Group:
         """Give a group, read on first use."""
         if number not in self._groups:
-            data = self._disk.read_at(self._descriptor_offset(number), self._superblock.descriptor_size)
+            data = self._disk.read_at(
+                self._filesystem.descriptor_offset(number), self._superblock.descriptor_size
+            )
             self._groups[number] = Group(number, data)
         return self._groups[number]
-
-    def _descriptor_offset(self, number: int) -> int:
-        superblock = self._superblock
-        per_block = superblock.block_size // superblock.descriptor_size
-        index, within = divmod(number, per_block)
-        block = superblock.first_block + 1 + index
-        if superblock.incompatible & INCOMPATIBLE_META_BG and index >= superblock.first_meta_group:
-            first = index * per_block
-            block = superblock.first_block + first * superblock.blocks_per_group
-            block += superblock.group_has_backup(first)
-        return block * superblock.block_size + within * superblock.descriptor_size
-
-    def inode_offset(self, number: int) -> int:
-        """Byte offset of an inode's record.
-
-        Raises:
-            DamagedError: the file system has no such inode.
-        """
-        superblock = self._superblock
-        if not 1 <= number <= superblock.inodes:
-            raise DamagedError(f"inode {number} does not exist", self._disk.name)
-        group, index = divmod(number - 1, superblock.inodes_per_group)
-        table = self.group(group).inode_table_block
-        return table * superblock.block_size + index * superblock.inode_size
 
     def take_blocks(self, count: int, near: int) -> list[Run]:
         """Take free blocks, few runs rather than many, from group ``near`` on.
@@ -153,7 +125,7 @@ class Groups:
         base = self._superblock.first_block + number * self._superblock.blocks_per_group
         runs: list[tuple[int, int]] = []
         taken = 0
-        for start, length in _clear_bits(bitmap, self._blocks_in(number)):
+        for start, length in clear_runs(_number(bitmap), self._bitmaps.blocks_of(number)):
             length = min(length, wanted - taken)
             _set_bits(bitmap, start, length, used=True)
             runs.append((base + start, length))
@@ -188,7 +160,7 @@ class Groups:
             if not group.free_inodes:
                 continue
             bitmap = self._inode_bitmap(group)
-            index = next((start for start, _ in _clear_bits(bitmap, per_group)), None)
+            index = next((start for start, _ in clear_runs(_number(bitmap), per_group)), None)
             if index is None:
                 raise DamagedError(f"group {group.number} counts free inodes and has none", self._disk.name)
             _set_bits(bitmap, index, 1, used=True)
@@ -210,73 +182,37 @@ class Groups:
 
     def _block_bitmap(self, group: Group) -> bytearray:
         if group.block_bitmap is None:
-            if group.flags & BLOCK_BITMAP_UNUSED:
+            if group.flags & BLOCK_UNINITIALISED:
                 group.block_bitmap = self._initial_block_bitmap(group)
-                group.clear(BLOCK_BITMAP_UNUSED)
+                group.clear(BLOCK_UNINITIALISED)
             else:
                 group.block_bitmap = bytearray(self._read_block(group.block_bitmap_block))
         return group.block_bitmap
 
     def _initial_block_bitmap(self, group: Group) -> bytearray:
         """What the kernel would write at first use: the group's own metadata, and what is beyond the end."""
-        superblock = self._superblock
-        bitmap = bytearray(superblock.block_size)
-        first = superblock.first_block + group.number * superblock.blocks_per_group
-        _set_bits(bitmap, 0, self._backup_blocks(group.number), used=True)
-        table_blocks = -(-superblock.inodes_per_group * superblock.inode_size // superblock.block_size)
-        for number in range(superblock.groups):
-            other = self.group(number)
-            for block, count in (
-                (other.block_bitmap_block, 1),
-                (other.inode_bitmap_block, 1),
-                (other.inode_table_block, table_blocks),
-            ):
-                low = max(block, first)
-                high = min(block + count, first + superblock.blocks_per_group)
-                if low < high:
-                    _set_bits(bitmap, low - first, high - low, used=True)
-        inside = self._blocks_in(group.number)
-        free = inside - sum(_bit_count(byte) for byte in bitmap)
+        size = self._superblock.block_size
+        bitmap = bytearray(self._bitmaps.block_bitmap(group.number).to_bytes(size, "little"))
+        inside = self._bitmaps.blocks_of(group.number)
+        free = sum(length for _, length in clear_runs(_number(bitmap), inside))
         if free != group.free_blocks:
-            raise DamagedError(
-                f"group {group.number} counts {group.free_blocks} free blocks where {free} can be",
-                self._disk.name,
-                "repair a copy with: e2fsck -fy",
+            raise self._filesystem.damaged(
+                f"group {group.number} counts {group.free_blocks} free blocks where {free} can be"
             )
-        _set_bits(bitmap, inside, 8 * len(bitmap) - inside, used=True)
+        _set_bits(bitmap, inside, 8 * size - inside, used=True)
         return bitmap
-
-    def _backup_blocks(self, number: int) -> int:
-        """Blocks at a group's start that hold copies of the superblock and of descriptors."""
-        superblock = self._superblock
-        per_block = superblock.block_size // superblock.descriptor_size
-        backup = superblock.group_has_backup(number)
-        metagroup = number // per_block
-        if superblock.incompatible & INCOMPATIBLE_META_BG and metagroup >= superblock.first_meta_group:
-            return backup + (number % per_block in (0, 1, per_block - 1))
-        if not backup:
-            return 0
-        tables = -(-superblock.groups // per_block)
-        if superblock.incompatible & INCOMPATIBLE_META_BG:
-            tables = min(tables, superblock.first_meta_group)
-        return 1 + tables + superblock.reserved_gdt_blocks
 
     def _inode_bitmap(self, group: Group) -> bytearray:
         if group.inode_bitmap is None:
-            if group.flags & INODE_BITMAP_UNUSED:
+            if group.flags & INODE_UNINITIALISED:
                 bitmap = bytearray(self._superblock.block_size)
                 inside = self._superblock.inodes_per_group
                 _set_bits(bitmap, inside, 8 * len(bitmap) - inside, used=True)
                 group.inode_bitmap = bitmap
-                group.clear(INODE_BITMAP_UNUSED)
+                group.clear(INODE_UNINITIALISED)
             else:
                 group.inode_bitmap = bytearray(self._read_block(group.inode_bitmap_block))
         return group.inode_bitmap
-
-    def _blocks_in(self, number: int) -> int:
-        superblock = self._superblock
-        first = superblock.first_block + number * superblock.blocks_per_group
-        return min(superblock.blocks_per_group, superblock.blocks - first)
 
     def _read_block(self, block: int) -> bytes:
         size = self._superblock.block_size
@@ -291,7 +227,7 @@ class Groups:
                 self._write_bitmap(group, group.inode_bitmap, group.inode_bitmap_block, 26, 58)
             if group.block_bitmap is not None or group.inode_bitmap is not None:
                 self._seal_descriptor(group)
-                self._disk.write_at(self._descriptor_offset(group.number), bytes(group.descriptor))
+                self._disk.write_at(self._filesystem.descriptor_offset(group.number), bytes(group.descriptor))
         self._write_counts()
 
     def _write_bitmap(self, group: Group, bitmap: bytearray, block: int, low: int, high: int) -> None:
@@ -327,17 +263,8 @@ class Groups:
         self._disk.write_at(OFFSET, bytes(data))
 
 
-def _clear_bits(bitmap: bytearray, bits: int) -> list[tuple[int, int]]:
-    """Runs of clear bits among the first ``bits``: (first, length) each."""
-    text = format(int.from_bytes(bitmap, "little"), f"0{8 * len(bitmap)}b")[::-1][:bits]
-    runs: list[tuple[int, int]] = []
-    start = text.find("0")
-    while start >= 0:
-        end = text.find("1", start)
-        end = bits if end < 0 else end
-        runs.append((start, end - start))
-        start = text.find("0", end)
-    return runs
+def _number(bitmap: bytearray) -> int:
+    return int.from_bytes(bitmap, "little")
 
 
 def _set_bits(bitmap: bytearray, start: int, length: int, *, used: bool) -> None:
@@ -346,10 +273,6 @@ def _set_bits(bitmap: bytearray, start: int, length: int, *, used: bool) -> None
             bitmap[bit >> 3] |= 1 << (bit & 7)
         else:
             bitmap[bit >> 3] &= ~(1 << (bit & 7))
-
-
-def _bit_count(byte: int) -> int:
-    return bin(byte).count("1")
 
 
 def _crc16(data: bytes) -> int:

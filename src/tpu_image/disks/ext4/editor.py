@@ -21,6 +21,7 @@ from tpu_image.disks.ext4.edit_groups import Groups
 from tpu_image.disks.ext4.edit_inode import InodeRecord
 from tpu_image.disks.ext4.edit_mapping import block_pointers, extent_tree
 from tpu_image.disks.ext4.features import INCOMPATIBLE_NAMES, READ_ONLY_NAMES, feature_names
+from tpu_image.disks.ext4.filesystem import Ext4FileSystem
 from tpu_image.disks.ext4.inode import (
     FLAG_CASEFOLD,
     FLAG_EA_INODE,
@@ -31,7 +32,7 @@ from tpu_image.disks.ext4.inode import (
     ROOT_INODE,
 )
 from tpu_image.disks.ext4.mapping import MappingError, Run, runs_of
-from tpu_image.disks.ext4.superblock import REPAIR, read_superblock
+from tpu_image.disks.ext4.superblock import REPAIR
 from tpu_image.trees.memory import Directory, File, Node, Symlink
 
 FLAG_INDEX = 0x1000
@@ -82,9 +83,10 @@ class Ext4Editor:
         """
         self._disk = disk
         self._time = time
-        self._superblock = read_superblock(disk)
+        self._filesystem = Ext4FileSystem(disk)
+        self._superblock = self._filesystem.superblock
         self._refuse_features()
-        self._groups = Groups(disk, self._superblock)
+        self._groups = Groups(disk, self._filesystem)
         self._inodes: dict[int, InodeRecord] = {}
         self._blocks: dict[int, bytes] = {}
         self._directories: dict[int, list[DirectoryBlock]] = {}
@@ -149,7 +151,7 @@ class Ext4Editor:
         for block, data in self._blocks.items():
             self._disk.write_at(block * size, data)
         for number, record in self._inodes.items():
-            self._disk.write_at(self._groups.inode_offset(number), record.sealed())
+            self._disk.write_at(self._filesystem.inode_offset(number), record.sealed())
         self._groups.flush()
         self._blocks.clear()
 
@@ -239,7 +241,7 @@ class Ext4Editor:
 
     def _record(self, number: int) -> InodeRecord:
         if number not in self._inodes:
-            data = self._disk.read_at(self._groups.inode_offset(number), self._superblock.inode_size)
+            data = self._disk.read_at(self._filesystem.inode_offset(number), self._superblock.inode_size)
             self._inodes[number] = InodeRecord(self._superblock, number, data)
         return self._inodes[number]
 

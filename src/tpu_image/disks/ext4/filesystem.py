@@ -122,6 +122,23 @@ class Ext4FileSystem:
         group = index * (self.block_size // superblock.descriptor_size)
         return self.first_block_of(group) + (1 if superblock.group_has_backup(group) else 0)
 
+    def descriptor_offset(self, group: int) -> int:
+        """Byte offset of a group's descriptor."""
+        size = self.superblock.descriptor_size
+        block, position = divmod(group, self.block_size // size)
+        return self._descriptor_block(block) * self.block_size + position * size
+
+    def inode_offset(self, number: int) -> int:
+        """Byte offset of an inode's record.
+
+        Raises:
+            DamagedError: the file system has no such inode.
+        """
+        if not 1 <= number <= self.superblock.inodes:
+            raise self.damaged(f"inode {number} is out of range")
+        group, index = divmod(number - 1, self.superblock.inodes_per_group)
+        return self.group(group).inode_table * self.block_size + index * self.superblock.inode_size
+
     def first_block_of(self, group: int) -> int:
         """Number of a group's first block."""
         return self.superblock.first_block + group * self.superblock.blocks_per_group
