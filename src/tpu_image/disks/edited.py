@@ -6,7 +6,8 @@ and the writer streams the base with them in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 
 from tpu_image.disks.errors import UnsupportedError
 from tpu_image.disks.source import BlockSource, Extent, ExtentKind
@@ -26,7 +27,8 @@ class EditedDisk(BlockSource):
         self.base = base
         self.unit = max(base.unit, PAGE)
         self._pages: dict[int, bytearray] = {}
-        self._discarded: set[int] = set()
+        self._order: list[int] | None = []
+        self._holes: list[tuple[int, int]] = []
 
     @property
     def changed_bytes(self) -> int:
@@ -46,60 +48,88 @@ class EditedDisk(BlockSource):
         while done < len(data):
             page, within = divmod(offset + done, PAGE)
             step = min(PAGE - within, len(data) - done)
-            held = self._pages.get(page)
-            if held is None:
-                held = self._pages[page] = bytearray(self._base_page(page))
-            held[within : within + step] = data[done : done + step]
+            self._page(page)[within : within + step] = data[done : done + step]
             done += step
         if self.changed_bytes > CHANGE_LIMIT:
             raise UnsupportedError(
                 f"more than {CHANGE_LIMIT >> 20} MiB of changes", self.name, "add large files at first boot"
             )
 
-    def discard(self, offset: int, length: int) -> None:
-        """Make whole pages read as zero: what a file system holds there is of no use to anybody."""
-        first, last = -(-offset // PAGE), (offset + length) // PAGE
-        for page in range(first, last):
-            self._pages.pop(page, None)
-            self._discarded.add(page)
+    def _page(self, number: int) -> bytearray:
+        """The page as it is held for changing."""
+        held = self._pages.get(number)
+        if held is None:
+            start = number * PAGE
+            length = min(PAGE, self.size - start)
+            held = self._pages[number] = bytearray(self._read(start, length).ljust(PAGE, b"\0"))
+            self._order = None
+        return held
 
-    def _base_page(self, page: int) -> bytes:
-        start = page * PAGE
-        if page in self._discarded or start >= self.base.size:
-            return bytes(PAGE)
-        length = min(PAGE, self.base.size - start)
-        return self.base.read_at(start, length) + bytes(PAGE - length)
+    def discard(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Make parts read as zero: what a file system holds in free blocks is of no use to anybody.
+
+        Args:
+            ranges: offset and length in bytes of parts that were not written to; they are shrunk to whole pages.
+        """
+        holes = sorted(
+            (-(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE) for offset, length in ranges
+        )
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted([*self._holes, *holes]):
+            if start >= end:
+                continue
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        self._holes = merged
 
     def _read(self, offset: int, length: int) -> bytes:
         end = offset + length
         stored = max(0, min(end, self.base.size) - offset)
         data = self.base.read_at(offset, stored) if stored else b""
-        changed = self._touched(offset, end)
-        if not changed and stored == length:
+        holes, pages = self._holes_in(offset, end), self._pages_in(offset, end)
+        if not holes and not pages and stored == length:
             return data
-        merged = bytearray(data)
-        merged.extend(bytes(length - stored))
-        for page in changed:
-            held = self._pages.get(page) or bytes(PAGE)
+        merged = bytearray(data.ljust(length, b"\0"))
+        for start, stop in holes:
+            low, high = max(offset, start), min(end, stop)
+            merged[low - offset : high - offset] = bytes(high - low)
+        for page in pages:
             start = page * PAGE
             low, high = max(offset, start), min(end, start + PAGE)
-            merged[low - offset : high - offset] = held[low - start : high - start]
+            merged[low - offset : high - offset] = self._pages[page][low - start : high - start]
         return bytes(merged)
 
-    def _touched(self, start: int, end: int) -> list[int]:
-        """Pages of the part that differ from the base, by whichever of the two sets is the smaller to search."""
-        first, last = start // PAGE, -(-end // PAGE)
-        if last - first <= len(self._pages) + len(self._discarded):
-            return [p for p in range(first, last) if p in self._pages or p in self._discarded]
-        return sorted(p for p in {*self._pages, *self._discarded} if first <= p < last)
+    def _pages_in(self, start: int, end: int) -> list[int]:
+        """Changed pages that the part touches, in order."""
+        if self._order is None:
+            self._order = sorted(self._pages)
+        order = self._order
+        return order[bisect_left(order, start // PAGE) : bisect_left(order, -(-end // PAGE))]
+
+    def _holes_in(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Holes that the part touches, in order."""
+        first = bisect_right(self._holes, (start, self.size))
+        if first and self._holes[first - 1][1] > start:
+            first -= 1
+        return self._holes[first : bisect_left(self._holes, (end, 0))]
 
     def _extents(self, start: int, end: int) -> Iterator[Extent]:
         position = start
-        for page in self._touched(start, end):
+        for page in self._pages_in(start, end):
             low, high = max(start, page * PAGE), min(end, (page + 1) * PAGE)
+            yield from self._unchanged_extents(position, low)
+            yield Extent(low, high - low, ExtentKind.DATA)
+            position = high
+        yield from self._unchanged_extents(position, end)
+
+    def _unchanged_extents(self, start: int, end: int) -> Iterator[Extent]:
+        position = start
+        for first, stop in self._holes_in(start, end) if start < end else ():
+            low, high = max(start, first), min(end, stop)
             yield from self._base_extents(position, low)
-            kind = ExtentKind.DATA if page in self._pages else ExtentKind.ZERO
-            yield Extent(low, high - low, kind)
+            yield Extent(low, high - low, ExtentKind.ZERO)
             position = high
         yield from self._base_extents(position, end)
 

@@ -50,11 +50,11 @@ LOGICAL_LIMIT = 128
 """Logical partitions of an MBR that are looked for."""
 
 _EXTENDED_TYPES = (0x05, 0x0F, 0x85)
-_PROTECTIVE_TYPE = 0xEE
+PROTECTIVE_TYPE = 0xEE
 
-_GPT_HEADER = struct.Struct("<8sIIIIQQQQ16sQIII")
-_GPT_ENTRY = struct.Struct("<16s16sQQQ72s")
-_MBR_ENTRY = struct.Struct("<B3xB3xII")
+GPT_HEADER = struct.Struct("<8sIIIIQQQQ16sQIII")
+GPT_ENTRY = struct.Struct("<16s16sQQQ72s")
+MBR_ENTRY = struct.Struct("<B3xB3xII")
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def read_partition_table(source: BlockSource) -> PartitionTable:
     if gpt is not None:
         return _gpt_table(source, gpt)
     if len(first) == 512 and first[510:] == b"\x55\xaa":
-        if any(kind == _PROTECTIVE_TYPE for _, kind, _, _ in _MBR_ENTRY.iter_unpack(first[446:510])):
+        if any(kind == PROTECTIVE_TYPE for _, kind, _, _ in MBR_ENTRY.iter_unpack(first[446:510])):
             raise DamagedError("both copies of the GPT are damaged", source.name, "restore them with gdisk")
         if _is_mbr(first):
             return _mbr_table(source, first)
@@ -156,8 +156,8 @@ def _find_gpt(source: BlockSource, first: bytes) -> _GptCopies | None:
         # Once the disk was grown and the first copy lost, the protective MBR alone tells the old end.
         ends += [
             start + sectors - 1
-            for _, kind, start, sectors in _MBR_ENTRY.iter_unpack(first[446:510])
-            if kind == _PROTECTIVE_TYPE and len(first) == 512
+            for _, kind, start, sectors in MBR_ENTRY.iter_unpack(first[446:510])
+            if kind == PROTECTIVE_TYPE and len(first) == 512
         ]
         for lba in ends:
             copies.backup = copies.backup or (_gpt_copy(source, sector_size, lba) if lba > 1 else None)
@@ -173,7 +173,7 @@ def _gpt_copy(source: BlockSource, sector_size: int, lba: int) -> tuple[_GptHead
     if (lba + 1) * sector_size > source.size:
         return None
     sector = source.read_at(lba * sector_size, sector_size)
-    fields = _GPT_HEADER.unpack_from(sector)
+    fields = GPT_HEADER.unpack_from(sector)
     signature, _, header_size, header_crc, _, own, alternate, _, last_usable, disk = fields[:10]
     entries_lba, entries, entry_size, entries_crc = fields[10:]
     if signature != b"EFI PART" or not 92 <= header_size <= sector_size or own != lba:
@@ -211,7 +211,7 @@ def _gpt_table(source: BlockSource, copies: _GptCopies) -> PartitionTable:
         problems.append("the two copies of the GPT differ, the primary is used")
     partitions = []
     for index in range(header.entries):
-        kind, uuid, first, last, attributes, name = _GPT_ENTRY.unpack_from(table, index * header.entry_size)
+        kind, uuid, first, last, attributes, name = GPT_ENTRY.unpack_from(table, index * header.entry_size)
         if kind == bytes(16):
             continue
         if first > last or (last + 1) * sector_size > source.size:
@@ -250,7 +250,7 @@ def guid(data: bytes) -> str:
 
 def _is_mbr(sector: bytes) -> bool:
     """Tell a partition table from the code that a boot sector of a file system has in its place."""
-    entries = list(_MBR_ENTRY.iter_unpack(sector[446:510]))
+    entries = list(MBR_ENTRY.iter_unpack(sector[446:510]))
     used = [(start, sectors) for _, kind, start, sectors in entries if kind]
     return (
         all(flag in (0, 0x80) for flag, _, _, _ in entries)
@@ -263,7 +263,7 @@ def _mbr_table(source: BlockSource, sector: bytes) -> PartitionTable:
     signature = int.from_bytes(sector[440:444], "little")
     partitions = []
     logical: list[Partition] = []
-    for index, (flag, kind, start, sectors) in enumerate(_MBR_ENTRY.iter_unpack(sector[446:510])):
+    for index, (flag, kind, start, sectors) in enumerate(MBR_ENTRY.iter_unpack(sector[446:510])):
         if kind in _EXTENDED_TYPES:
             logical += _logical_partitions(source, signature, start, sectors, 5 + len(logical))
         elif kind:
@@ -288,7 +288,7 @@ def _logical_partitions(
         data = source.read_at(record * 512, 512)
         if data[510:] != b"\x55\xaa":
             raise DamagedError(f"no extended boot record at sector {record}", source.name)
-        entries = list(_MBR_ENTRY.iter_unpack(data[446:478]))
+        entries = list(MBR_ENTRY.iter_unpack(data[446:478]))
         flag, kind, start, length = entries[0]
         if kind and length:
             at = number + len(partitions)
