@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from disk_tools import run, sparse
+from disk_tools import sparse
 
 LONG_NAME = "n" * 255
 
@@ -28,7 +28,6 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (top / "usr/bin/tool").chmod(0o4755)
     (top / f"etc/{LONG_NAME}").write_text("long name")
     (top / "etc/gr\u00fc\u00dfe").write_text("umlaut")
-    os.fsencode(top)
     (top / os.fsdecode(b"etc/\xff\xfe")).write_text("no UTF-8")
     os.link(top / "etc/os-release", top / "etc/hard-link")
     for length in (1, 59, 60, 61, 900):
@@ -41,18 +40,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sparse(top / "holes", 400_000, {0: b"first" * 100, 200_000: b"middle" * 100, 399_990: b"last......"})
     sparse(top / "all-hole", 3_000_000)
     scattered = {index * 16384: bytes([index % 251 + 1]) * 8192 for index in range(900)}
-    sparse(top / "scattered", 900 * 16384, scattered)
-    sparse(top / "far", 70_000_000, {5_000: b"single", 400_000: b"double", 69_999_000: b"triple"})
+    # They end in data: mkfs.ext4 1.47.0 with inline_data drops a hole at the end.
+    sparse(top / "scattered", 899 * 16384 + 8192, scattered)
+    sparse(top / "far", 70_000_000, {5_000: b"single", 400_000: b"double", 69_999_994: b"triple"})
     return top
-
-
-def fill(image: Path, content: Path, *options: object, size: int = 72 << 20) -> Path:
-    """Make an ext file system that holds a folder."""
-    sparse(image, size)
-    run("mkfs.ext4", "-q", "-F", "-E", "root_owner=0:0", "-d", content, *options, image)
-    return image
-
-
-def edit(image: Path, *commands: str) -> None:
-    """Change a file system with debugfs."""
-    run("debugfs", "-w", "-f", "-", image, text="\n".join(commands) + "\n")

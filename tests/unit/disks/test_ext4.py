@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import edit, fill
-from disk_tools import BytesSource, run, sparse, write_at
+from disk_tools import BytesSource, edit, fill, run, sparse, write_at
 from tpu_image.disks.crc32c import crc32c
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
 from tpu_image.disks.ext4.bitmaps import Bitmaps
