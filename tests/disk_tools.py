@@ -19,6 +19,7 @@ PACKAGES = {
     "debugfs": "e2fsprogs",
     "dumpe2fs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
+    "fdisk": "fdisk",
     "mcopy": "mtools",
     "mdir": "mtools",
     "mkfs.btrfs": "btrfs-progs",
@@ -71,6 +72,18 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(data)
+
+
+def fill(image: Path, content: Path, *options: object, size: int = 72 << 20) -> Path:
+    """Make an ext file system that holds a folder."""
+    sparse(image, size)
+    run("mkfs.ext4", "-q", "-F", "-E", "root_owner=0:0", "-d", content, *options, image)
+    return image
+
+
+def edit(image: Path, *commands: str) -> None:
+    """Change a file system with debugfs."""
+    run("debugfs", "-w", "-f", "-", image, text="\n".join(commands) + "\n")
 
 
 class BytesSource(BlockSource):

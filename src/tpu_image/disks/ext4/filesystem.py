@@ -23,6 +23,7 @@ from tpu_image.disks.ext4.inode import (
     parse_inode,
 )
 from tpu_image.disks.ext4.mapping import MappingError, Run, runs_of
+from tpu_image.disks.ext4.superblock import OFFSET as SUPERBLOCK_OFFSET
 from tpu_image.disks.ext4.superblock import REPAIR, Superblock, read_superblock
 from tpu_image.disks.source import BlockSource
 
@@ -118,7 +119,7 @@ class Ext4FileSystem:
         """Find a block of the descriptor table, which meta_bg spreads over the groups it describes."""
         superblock = self.superblock
         if not superblock.incompatible & INCOMPATIBLE_META_BG or index < superblock.first_meta_group:
-            return superblock.first_block + 1 + index
+            return SUPERBLOCK_OFFSET // self.block_size + 1 + index
         group = index * (self.block_size // superblock.descriptor_size)
         return self.first_block_of(group) + (1 if superblock.group_has_backup(group) else 0)
 
@@ -201,9 +202,7 @@ class Ext4FileSystem:
         for attribute in self._attributes(inode, attributes_in_inode(inode.attributes)):
             if attribute.name == INLINE_DATA:
                 content += attribute.value
-        if len(content) < inode.size:
-            raise self.damaged(f"inode {inode.number} holds less than its size")
-        return content[: inode.size]
+        return content[: inode.size].ljust(inode.size, b"\0")  # the kernel reads the rest as a hole
 
     def link_target(self, inode: Inode) -> bytes:
         """Read where a symbolic link points; short ones lie in the inode itself."""
