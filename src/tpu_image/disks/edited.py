@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from tpu_image.disks.errors import UnsupportedError
-from tpu_image.disks.source import BlockSource, Extent, ExtentKind
+from tpu_image.disks.source import BlockSource, Extent, ExtentKind, Section
 
 PAGE = 4096
 """Bytes in which changes are kept: the largest ext4 block, and a multiple of every sector size."""
@@ -139,3 +139,17 @@ class EditedDisk(BlockSource):
             yield from self.base.extents(start, stored)
         if max(start, stored) < end:
             yield Extent(max(start, stored), end - max(start, stored), ExtentKind.ZERO)
+
+
+class EditedSection(Section):
+    """A part of an edited disk, such as a partition, that can be written to."""
+
+    def __init__(self, disk: EditedDisk, offset: int, size: int, name: str) -> None:
+        super().__init__(disk, offset, size, name)
+        self._disk = disk
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Lay bytes over the part, as :meth:`EditedDisk.write_at` does."""
+        if offset < 0 or offset + len(data) > self.size:
+            raise ValueError(f"bytes {offset} to {offset + len(data)} are not on a part of {self.size}")
+        self._disk.write_at(self.offset + offset, data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from tpu_image.disks.crc32c import crc32c
-from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.edited import EditedDisk, EditedSection
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.bitmaps import Bitmaps, clear_runs
 from tpu_image.disks.ext4.features import READ_ONLY_GDT_CHECKSUM
@@ -76,7 +76,7 @@ class Group:
 class Groups:
     """All groups of a file system that is being edited."""
 
-    def __init__(self, disk: EditedDisk, filesystem: Ext4FileSystem) -> None:
+    def __init__(self, disk: EditedDisk | EditedSection, filesystem: Ext4FileSystem) -> None:
         self._disk = disk
         self._filesystem = filesystem
         self._bitmaps = Bitmaps(filesystem)

@@ -10,7 +10,7 @@ import posixpath
 import stat
 from collections.abc import Sequence
 
-from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.edited import EditedDisk, EditedSection
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.edit_directory import (
     DirectoryBlock,
@@ -70,7 +70,7 @@ LINK_IN_INODE = 60
 class Ext4Editor:
     """An editing session; nothing is on the disk before :meth:`flush`."""
 
-    def __init__(self, disk: EditedDisk, *, time: int) -> None:
+    def __init__(self, disk: EditedDisk | EditedSection, *, time: int) -> None:
         """Open the file system of a partition.
 
         Args:
