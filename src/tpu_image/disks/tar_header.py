@@ -135,7 +135,9 @@ class HeaderReader:
         position = 0
         while position < len(data):
             blank = data.find(b" ", position, position + DIGITS_LIMIT)
-            length = self._decimal(data[position:blank].decode("latin-1")) if blank > 0 else 0
+            if blank < 0:
+                raise self._damaged("a malformed pax record")
+            length = self._decimal(data[position:blank].decode("latin-1"))
             record = data[blank + 1 : position + length]
             if not record.endswith(b"\n") or position + length > len(data):
                 raise self._damaged("a malformed pax record")
