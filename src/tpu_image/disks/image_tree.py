@@ -34,6 +34,9 @@ BOOT_TYPES = ("bc13c2ff-59e6-4262-a352-b275fd6f7172", "0xea")
 RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
 INIT_FILES = ("/sbin/init", "/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/usr/sbin/init")
 
+KERNELS = "vmlinu[xz]*"
+"""Names of kernels, as a shell pattern."""
+
 ROOT_LABELS = ("root", "cloudimg-rootfs", "rootfs", "/")
 
 NEEDED_MOUNTS = ("/boot", "/boot/efi", "/efi", "/usr", "/var", "/opt")
@@ -82,7 +85,7 @@ class ImageTree(MountedTree):
             KeyError: the path is below /dev, which is on no volume.
         """
         mount, inner = self.locate(path)
-        return next(place for place in self.places if place.path == mount), inner
+        return {place.path: place for place in self.places}[mount], inner
 
 
 def open_tree(source: BlockSource) -> ImageTree:
@@ -226,7 +229,7 @@ def mounts_of(tree: Tree, volumes: tuple[Volume, ...], root: Volume) -> list[tup
 
 def find_boot(tree: Tree, volumes: tuple[Volume, ...]) -> dict[str, Volume]:
     """Find the volume of /boot where fstab names none: by type, otherwise by a kernel in its root."""
-    if tree.names("/boot"):
+    if tree.names("/boot", KERNELS):
         return {}
     by_type = [volume for volume in volumes if volume.type in BOOT_TYPES and volume.kind in READABLE_KINDS]
     candidates = by_type or [
@@ -238,7 +241,7 @@ def find_boot(tree: Tree, volumes: tuple[Volume, ...]) -> dict[str, Volume]:
 def holds_kernel(volume: Volume) -> bool:
     """Whether a file system is a /boot."""
     try:
-        return bool(tree_of(volume, "/boot").names("/", "vmlinu[xz]*"))
+        return bool(tree_of(volume, "/boot").names("/", KERNELS))
     except (DiskError, TreeError):
         return False
 
