@@ -12,6 +12,9 @@ from tpu_image.disks.qcow2_header import FLATTEN, MAGIC
 from tpu_image.disks.raw import RawSource, open_raw
 from tpu_image.disks.source import BlockSource
 
+SIZE_LIMIT = 64 << 40
+"""Bytes of the largest disk: 64 TiB, as on Compute Engine ("About Persistent Disk")."""
+
 BACKING_LIMIT = 16
 """Images that may stand behind one another."""
 
@@ -81,10 +84,15 @@ def open_image(
 def _open(path: str, form: str, chain: _Chain) -> BlockSource:
     file = open_raw(path)
     try:
-        return _open_file(file, form or container_format(file), chain)
+        source = _open_file(file, form or container_format(file), chain)
+        if source.size > SIZE_LIMIT:
+            raise UnsupportedError(
+                f"is a disk of {source.size} bytes, more than 64 TiB", path, "name another"
+            )
     except BaseException:
         file.close()
         raise
+    return source
 
 
 def _open_file(file: RawSource, form: str, chain: _Chain) -> BlockSource:

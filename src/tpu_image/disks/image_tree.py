@@ -34,6 +34,9 @@ BOOT_TYPES = ("bc13c2ff-59e6-4262-a352-b275fd6f7172", "0xea")
 RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
 INIT_FILES = ("/sbin/init", "/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/usr/sbin/init")
 
+FSTAB_LIMIT = 256 * 1024
+"""Bytes of /etc/fstab; a larger one is taken as none."""
+
 KERNELS = "vmlinu[xz]*"
 """Names of kernels, as a shell pattern."""
 
@@ -193,7 +196,7 @@ def mounts_itself(place: Place) -> bool:
 def fstab_of(tree: Tree) -> list[Mount]:
     """Read a root's /etc/fstab; empty where it is absent or cannot be read."""
     try:
-        return parse_fstab(tree.read_text_if_present("/etc/fstab") or "")
+        return parse_fstab(tree.read_text_if_present("/etc/fstab", FSTAB_LIMIT) or "")
     except TreeError:
         return []
 

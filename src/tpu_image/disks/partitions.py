@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from tpu_image.disks.errors import DamagedError
+from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.source import BlockSource, Section
 
 TYPE_NAMES = {
@@ -45,6 +45,9 @@ TYPE_NAMES = {
 
 ENTRIES_LIMIT = 4 * 1024 * 1024
 """Bytes of a GPT's entries; the usual table has 16 KiB."""
+
+PARTITIONS_LIMIT = 256
+"""Partitions of a disk, as in Linux (``DISK_MAX_PARTS``, include/linux/genhd.h)."""
 
 LOGICAL_LIMIT = 128
 """Logical partitions of an MBR that are looked for."""
@@ -209,8 +212,10 @@ def _gpt_table(source: BlockSource, copies: _GptCopies) -> PartitionTable:
         problems.append("the backup GPT is not at the end of the disk")
     if copies.primary and copies.backup and copies.primary[1] != copies.backup[1]:
         problems.append("the two copies of the GPT differ, the primary is used")
-    partitions = []
+    partitions: list[Partition] = []
     for index in range(header.entries):
+        if len(partitions) > PARTITIONS_LIMIT:
+            raise UnsupportedError(f"has more than {PARTITIONS_LIMIT} partitions", source.name, "remove some")
         kind, uuid, first, last, attributes, name = _GPT_ENTRY.unpack_from(table, index * header.entry_size)
         if kind == bytes(16):
             continue

@@ -19,7 +19,7 @@ RECORDS_LIMIT = 1024 * 1024
 HEADERS_LIMIT = 64
 """Headers (extended ones, directories) that may stand before the first file."""
 
-SPARSE_LIMIT = 1 << 20
+SPARSE_LIMIT = 1 << 19
 """Parts that a sparse file may have."""
 
 DIGITS_LIMIT = 20

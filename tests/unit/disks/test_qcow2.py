@@ -347,6 +347,20 @@ def test_an_l2_table_that_is_nowhere_is_damage(content: Path, tmp_path: Path) ->
             list(source.extents())
 
 
+def test_an_l2_table_that_is_used_twice_is_damage(content: Path, tmp_path: Path) -> None:
+    image = convert(content, tmp_path / "image.qcow2", "cluster_size=512")
+    l1, l2 = entries_of(image)
+    write_at(image, l1 + 8, struct.pack(">Q", l2))
+    with pytest.raises(DamagedError, match="share an L2 table"):
+        open_image(image)
+
+
+def test_a_disk_larger_than_any_of_compute_engine_is_refused(tmp_path: Path) -> None:
+    run("qemu-img", "create", "-f", "qcow2", "-o", "cluster_size=2M", tmp_path / "image", "65T")
+    with pytest.raises(UnsupportedError, match="more than 64 TiB"):
+        open_image(tmp_path / "image")
+
+
 def test_an_extended_entry_that_contradicts_itself_is_damage(content: Path, tmp_path: Path) -> None:
     image = convert(content, tmp_path / "image.qcow2", "extended_l2=on,cluster_size=16384")
     write_at(image, entries_of(image)[1] + 8, struct.pack(">Q", 0x1_0000_0001))

@@ -36,14 +36,15 @@ class Attribute:
 
 def attributes_in_inode(data: bytes) -> Iterator[Attribute]:
     """Read what follows the fields of an inode; ValueError where it is damaged."""
-    return _attributes(data[4:], 0) if data[:4] == MAGIC else iter(())
+    if data[:4] == MAGIC:
+        yield from _attributes(data[4:], 0)
 
 
 def attributes_in_block(data: bytes) -> Iterator[Attribute]:
     """Read an attribute block; ValueError where it is damaged."""
     if data[:4] != MAGIC:
         raise ValueError("the attribute block is damaged")
-    return _attributes(data, _BLOCK_HEADER)
+    yield from _attributes(data, _BLOCK_HEADER)
 
 
 def _attributes(data: bytes, position: int) -> Iterator[Attribute]:
