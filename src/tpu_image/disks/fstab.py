@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _VIRTUAL = ("swap", "tmpfs", "proc", "sysfs", "devpts", "devtmpfs", "overlay", "none", "nfs", "nfs4", "cifs")
 
@@ -11,8 +11,7 @@ _TAGS = {"uuid": "uuid", "label": "label", "partuuid": "partuuid", "partlabel": 
 _DEVICE = re.compile(r"/dev/(?:(?:[shv]d|xvd)a|nvme0n1p|mmcblk0p)([0-9]{1,3})\Z")
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """One line: ``device`` is mounted at ``path``; ``optional`` where boot goes on without it."""
 
     device: str

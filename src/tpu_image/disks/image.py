@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
@@ -44,12 +43,12 @@ _VHD_FOOTER = 512
 _COMPRESSED = ("xz", "zstd", "bzip2", "zip", "7z")
 
 
-@dataclass
 class _Chain:
-    """The images behind one image: where they may lie, and those already opened."""
+    """The images behind one image: the folder they may lie in, and those already opened."""
 
-    folder: Path
-    seen: set[tuple[int, int]] = field(default_factory=set)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: set[tuple[int, int]] = set()
 
 
 def container_format(file: BlockSource) -> str:

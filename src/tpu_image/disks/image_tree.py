@@ -7,7 +7,7 @@ be it. The others follow the root's own /etc/fstab, and where that is silent the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
 from tpu_image.disks.fstab import Mount, parse_fstab
@@ -46,8 +46,7 @@ NEEDED_MOUNTS = ("/boot", "/boot/efi", "/efi", "/usr", "/var", "/opt")
 """Where a system's own files are: an image that lacks what /etc/fstab has there is refused."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a volume's files are in the tree."""
 
     path: str

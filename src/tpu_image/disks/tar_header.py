@@ -6,7 +6,7 @@ Layouts: POSIX.1-2017 pax "ustar Interchange Format"; GNU tar manual, "Basic Tar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.disks.errors import DamagedError
 
@@ -31,8 +31,7 @@ Part = tuple[int, int]
 """Offset in the file and length of a part that is stored, in bytes."""
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """The first file of an archive.
 
     Attributes:
@@ -50,14 +49,14 @@ class Member:
     parts: tuple[Part, ...] | None = None
 
 
-@dataclass
 class _Pending:
     """What extended headers say of the header that follows them."""
 
-    name: str = ""
-    pax: dict[str, str] = field(default_factory=dict)
-    sparse: list[int] = field(default_factory=list)
-    form: str = ""
+    def __init__(self) -> None:
+        self.name = ""
+        self.pax: dict[str, str] = {}
+        self.sparse: list[int] = []
+        self.form = ""
 
 
 class HeaderReader:

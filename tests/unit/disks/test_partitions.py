@@ -200,7 +200,7 @@ def test_a_file_system_on_the_bare_disk_is_no_partition_table(tmp_path: Path, ma
     assert (table.scheme, table.partitions) == ("none", ())
 
 
-@pytest.mark.parametrize("size", [0, 1, 511, 512, 1000])
+@pytest.mark.parametrize("size", [0, 1, 470, 511, 512, 1000])
 def test_a_disk_of_a_few_bytes_has_no_partitions(tmp_path: Path, size: int) -> None:
     assert table_of(sparse(tmp_path / "disk", size)).scheme == "none"
 

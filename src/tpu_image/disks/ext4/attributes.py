@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAGIC = b"\x00\x00\x02\xea"
 PREFIXES = {
@@ -24,8 +24,7 @@ _BLOCK_HEADER = 32
 _ENTRY = struct.Struct("<BBHIIxxxx")
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(NamedTuple):
     """One attribute: its value, or the inode that holds the value (0: none does) and its length in bytes."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.cache import BoundedCache
 from tpu_image.disks.crc32c import crc32c
@@ -46,8 +46,7 @@ INODE_UNINITIALISED, BLOCK_UNINITIALISED = 0x1, 0x2
 _DESCRIPTOR = struct.Struct("<IIIHHHH4xHH4x")
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """A group's descriptor: where its bitmaps and inode table are; ``flags`` has ``_UNINITIALISED`` bits."""
 
     block_bitmap: int
