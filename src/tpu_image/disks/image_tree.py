@@ -108,12 +108,18 @@ def open_tree(source: BlockSource) -> ImageTree:
 
 
 def mounted_on(root: Place, volumes: tuple[Volume, ...]) -> list[Place]:
-    """Open what belongs below the root, outer mount points first."""
+    """Open what belongs below the root, outer mount points first; what cannot be opened may be missing elsewhere."""
     tree = MountedTree({"/": root.tree})
     places = []
     for path, volume in mounts_of(tree, volumes, root.volume):
-        places.append(Place(path, volume, tree_of(volume, path)))
-        tree.mount(path, places[-1].tree)
+        try:
+            place = Place(path, volume, tree_of(volume, path))
+        except DiskError:
+            if path in NEEDED_MOUNTS:
+                raise
+            continue
+        places.append(place)
+        tree.mount(path, place.tree)
     return places
 
 

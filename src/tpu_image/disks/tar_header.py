@@ -102,11 +102,10 @@ class HeaderReader:
         """Read octal digits, or GNU's base 256 marked by a first bit of one."""
         if text[0] == 0x80:
             return int.from_bytes(text[1:], "big")
-        digits = text.split(b"\0")[0].strip()
-        try:
-            return int(digits or b"0", 8)
-        except ValueError:
-            raise self._damaged(f"{digits!r} is no number") from None
+        digits = text.split(b"\0")[0].strip() or b"0"
+        if digits.translate(None, b"01234567"):
+            raise self._damaged(f"{digits!r} is no number")
+        return int(digits, 8)
 
     def _decimal(self, text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < DIGITS_LIMIT):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -330,6 +331,26 @@ def test_a_boot_on_another_file_system_is_refused_by_name(workshop: Workshop) ->
     fstab = with_fstab("LABEL=BOOT /boot xfs defaults 0 2")
     message = refusal(workshop.disk((ROOT_TYPE, workshop.ext4(fstab)), (LINUX_TYPE, boot)))
     assert "/boot is on XFS (partition 2)" in message
+
+
+def test_a_data_partition_that_was_not_unmounted_does_not_stop_a_check(workshop: Workshop) -> None:
+    data = workshop.ext4({"x": ""}, BOOT)
+    edit(data, "feature needs_recovery")
+    for path, seen in (("/data", {"/": "partition 1"}), ("/var", None)):
+        fstab = with_fstab(f"UUID={BOOT} {path} ext4 defaults 0 2")
+        disk = workshop.disk((ROOT_TYPE, workshop.ext4(fstab)), (LINUX_TYPE, data))
+        if seen:
+            assert places(tree_of(disk)) == seen
+        else:
+            assert "needs replay" in refusal(disk)
+
+
+def test_an_endless_fstab_takes_no_time(workshop: Workshop) -> None:
+    lines = [f"UUID={BOOT} /{'a/' * 100_000} ext4"] + [f"UUID={BOOT} /{index} ext4" for index in range(3000)]
+    disk = workshop.disk((ROOT_TYPE, workshop.ext4(with_fstab(*lines))))
+    began = time.perf_counter()
+    assert places(tree_of(disk)) == {"/": "partition 1"}
+    assert time.perf_counter() - began < 5
 
 
 def test_a_root_that_was_not_unmounted_is_refused_by_name(workshop: Workshop) -> None:

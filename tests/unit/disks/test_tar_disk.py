@@ -218,6 +218,8 @@ def header(**fields: object) -> bytes:
         (header(parts=b"00000000000\0" + b"77777777777\0"), "beyond its size"),
         (header(parts=b"what is it?\0" + b"00000000000\0"), "is no number"),
         (header(real=b"9"), "is no number"),
+        (header(real=b"-1"), "is no number"),
+        (header(real=b"0o17"), "is no number"),
         (header(more=b"\1"), "cut short"),
         (header()[:148] + b"0000000\0" + header()[156:], "checksum"),
     ],
