@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -246,15 +247,20 @@ def test_links_lead_from_one_file_system_into_another(workshop: Workshop) -> Non
 
 
 def test_an_error_names_the_path_in_the_whole_tree(workshop: Workshop) -> None:
-    boot = workshop.ext4(KERNEL, BOOT)
-    edit(boot, "sif /grub/grub.cfg block[0] 0")
-    disk = workshop.disk(
-        (ROOT_TYPE, workshop.ext4(with_fstab(f"UUID={BOOT} /boot ext4"))), (LINUX_TYPE, boot)
-    )
-    with pytest.raises(NotReadableError) as error:
-        tree_of(disk).read_text("/boot/grub/grub.cfg")
-    assert error.value.path == "/boot/grub/grub.cfg"
-    assert str(error.value).startswith("/boot/grub/grub.cfg: ")
+    boot = workshop.ext4({**KERNEL, "broken/x": ""}, BOOT)
+    edit(boot, "sif /grub/grub.cfg block[0] 0", "sif /broken block[0] 0")
+    root = workshop.ext4(with_fstab(f"UUID={BOOT} /boot ext4"))
+    tree = tree_of(workshop.disk((ROOT_TYPE, root), (LINUX_TYPE, boot)))
+    uses: list[tuple[Callable[[str], object], str]] = [
+        (tree.read_text, "/boot/grub/grub.cfg"),
+        (tree.lstat, "/boot/broken/x"),
+        (tree.names, "/boot/broken"),
+    ]
+    for use, path in uses:
+        with pytest.raises(NotReadableError) as error:
+            use(path)
+        assert error.value.path == path
+        assert str(error.value).startswith(f"{path}: ")
 
 
 def test_the_disks_own_names_are_there_as_udev_makes_them(workshop: Workshop) -> None:

@@ -92,6 +92,8 @@ def test_what_a_guest_wrote_zeroed_and_discarded_reads_back(
         "write -P 1 0 64k",
         "write -z 70k 100k",
         "write -P 2 1030k 3k",
+        "write -P 4 1536k 192k",
+        "write -z 1536k 192k",
         "discard 2M 1M",
         "write -z -u 3M 256k",
         "write -P 9 5000k 1k",
