@@ -28,6 +28,7 @@ from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import ImageTree, open_tree
 
 LOOKUPS, SMALL_FILES = 300, 100
+CHILD = [sys.executable, __file__, "--child"]
 FOLDERS = (
     "/etc",
     "/etc/udev/rules.d",
@@ -47,7 +48,8 @@ class Work(NamedTuple):
 
 def work_of(tree: ImageTree) -> Work:
     """Choose what a check of this image would read."""
-    files = [path for folder in FOLDERS for path in tree.files(folder)]
+    # debugfs reads a link as if it were a file, so paths are free of links.
+    files = [tree.resolve(path) for folder in FOLDERS for path in tree.files(folder)]
     releases = tree.names("/usr/lib/modules")
     large = [
         f"/usr/lib/modules/{name}/{file}" for name in releases for file in ("modules.dep", "modules.alias")
@@ -74,16 +76,18 @@ def read_all(image: str, work: Work) -> None:
 
 def ours(image: Path, work: Work) -> Callable[[], None]:
     """Do it in a fresh interpreter, which starts and imports as the tool does."""
-    task = json.dumps([str(image), work.lookups, work.reads])
-    command = [sys.executable, __file__, "--child"]
-    return started(command, task.encode())
+    return started(CHILD, task_of(image, work))
+
+
+def task_of(image: Path, work: Work) -> bytes:
+    return json.dumps([str(image), work.lookups, work.reads]).encode()
 
 
 def started(command: list[str], text: bytes = b"") -> Callable[[], None]:
-    """Make a command, with what it reads, something to be timed; its output is dropped, its messages are not."""
+    """Make a command, with what it reads, something to be timed; what it prints is dropped."""
 
     def run() -> None:
-        subprocess.run(command, input=text, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, input=text, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     return run
 
@@ -145,17 +149,19 @@ def main() -> None:
                 arguments.runs, debugfs_through_fuse(arguments.image, Path(name), work)
             ),
         }
+    task = task_of(arguments.image, work)
+    alone, peak = subprocess.run(CHILD, input=task, check=True, stdout=subprocess.PIPE).stdout.split()
     print(f"{len(work.lookups)} lookups, {len(work.reads)} files read, best of {arguments.runs}")
     for what, seconds in rows.items():
         print(f"{what:26} {seconds:7.3f} s  {seconds / rows['ours']:6.1f} times ours")
+    print(f"ours without start-up: {float(alone):.3f} s, peak memory {int(peak)} MiB")
 
 
 def child() -> None:
     image, lookups, reads = json.load(sys.stdin)
     began = time.perf_counter()
     read_all(image, Work(lookups, reads, 0))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"  reads alone {time.perf_counter() - began:.3f} s, peak {peak} MiB", file=sys.stderr)
+    print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
 if __name__ == "__main__":
