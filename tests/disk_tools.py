@@ -21,6 +21,7 @@ PACKAGES = {
     "e2fsck": "e2fsprogs",
     "fdisk": "fdisk",
     "mcopy": "mtools",
+    "mdel": "mtools",
     "mdir": "mtools",
     "mkfs.btrfs": "btrfs-progs",
     "mkfs.erofs": "erofs-utils",

@@ -6,7 +6,6 @@ The result goes into a file without a name, so nothing is left behind however th
 from __future__ import annotations
 
 import os
-import struct
 
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
 from tpu_image.disks.raw import RawSource
@@ -18,7 +17,7 @@ DRIVERS = {"vmdk": "vmdk", "vhdx": "vhdx", "vhd": "vpc", "vdi": "vdi"}
 TIME_LIMIT = 3600
 """Seconds that a conversion may take."""
 
-_VHD_FOOTER = struct.Struct(">8sIIQI4sI4sQQIII")
+_VHD_FOOTER = 512
 _VHD_FIXED, _VHD_DIFFERENCING = 2, 4
 
 
@@ -34,9 +33,9 @@ def open_foreign(file: RawSource, form: str) -> BlockSource:
             f"is in the format {form}", file.name, "convert it with: qemu-img convert -O qcow2"
         )
     if form == "vhd":
-        footer = read_vhd_footer(file)
-        if footer.kind == _VHD_FIXED:
-            return _fixed_vhd(file, footer.size)
+        kind, size = read_vhd_footer(file)
+        if kind == _VHD_FIXED:
+            return _fixed_vhd(file, size)
     if form == "vmdk":
         _refuse_vmdk_of_several_files(file)
     converted = _convert(file, form)
@@ -44,33 +43,29 @@ def open_foreign(file: RawSource, form: str) -> BlockSource:
     return converted
 
 
-class VhdFooter:
-    """What the last 512 bytes of a VHD say (Microsoft, "Virtual Hard Disk Image Format Specification")."""
+def read_vhd_footer(file: BlockSource) -> tuple[int, int]:
+    """Read the last 512 bytes of a VHD (Microsoft, "Virtual Hard Disk Image Format Specification").
 
-    def __init__(self, kind: int, size: int) -> None:
-        self.kind = kind
-        self.size = size
-
-
-def read_vhd_footer(file: BlockSource) -> VhdFooter:
-    """Read the footer of a VHD; ``size`` is the disk's in bytes.
+    Returns:
+        The disk's kind and its size in bytes.
 
     Raises:
         UnsupportedError: the image is one of differences to another file.
     """
-    if file.size < 512:
+    if file.size < _VHD_FOOTER:
         raise DamagedError("is cut short", file.name)
-    fields = _VHD_FOOTER.unpack_from(file.read_at(file.size - 512, 512))
-    if fields[0] != b"conectix":
+    footer = file.read_at(file.size - _VHD_FOOTER, _VHD_FOOTER)
+    if footer[:8] != b"conectix":
         raise DamagedError("has no VHD footer (cut short?)", file.name)
-    if fields[12] == _VHD_DIFFERENCING:
+    kind = int.from_bytes(footer[60:64], "big")
+    if kind == _VHD_DIFFERENCING:
         raise UnsupportedError("is a differencing VHD", file.name, "merge it with its parent first")
-    return VhdFooter(fields[12], fields[9])
+    return kind, int.from_bytes(footer[48:56], "big")
 
 
 def _fixed_vhd(file: RawSource, size: int) -> BlockSource:
     """A fixed VHD is the disk as it is, with a footer behind it."""
-    if size > file.size - 512:
+    if size > file.size - _VHD_FOOTER:
         raise DamagedError(f"holds less than the {size} bytes its footer speaks of", file.name)
     file.size = size
     file.container = "vhd"

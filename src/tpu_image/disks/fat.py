@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.cache import BoundedCache
 from tpu_image.disks.errors import DamagedError, DiskError
@@ -34,8 +34,7 @@ _TABLE_CACHE = 1024 * 1024
 _DIRECTORIES_KEPT = 20_000
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """Where the parts of a FAT are: offsets and sizes in bytes, ``bits`` of a table entry 12, 16 or 32."""
 
     bits: int
@@ -51,8 +50,7 @@ class Geometry:
     label: bytes
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     """A directory entry; the root has cluster 0 where it is no chain of clusters."""
 
     name: str

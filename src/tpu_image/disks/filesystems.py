@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.source import BlockSource
 
 
-@dataclass(frozen=True)
-class FileSystem:
+class FileSystem(NamedTuple):
     """What a partition holds: ``kind`` as blkid(8) names it (``TYPE``), ``uuid`` and ``label`` or empty."""
 
     kind: str
@@ -37,8 +36,7 @@ _CALLED = {
 Uuid = Callable[[bytes], str]
 
 
-@dataclass(frozen=True)
-class _Signature:
+class _Signature(NamedTuple):
     """Where a kind's magic is, and from there its UUID (place, form) and label (place, length)."""
 
     kind: str

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
+
+PATH_LIMIT = 4096
+"""Bytes of a path (``PATH_MAX``, include/uapi/linux/limits.h); lines with longer ones are left out."""
 
 _VIRTUAL = ("swap", "tmpfs", "proc", "sysfs", "devpts", "devtmpfs", "overlay", "none", "nfs", "nfs4", "cifs")
 
@@ -11,8 +14,7 @@ _TAGS = {"uuid": "uuid", "label": "label", "partuuid": "partuuid", "partlabel": 
 _DEVICE = re.compile(r"/dev/(?:(?:[shv]d|xvd)a|nvme0n1p|mmcblk0p)([0-9]{1,3})\Z")
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """One line: ``device`` is mounted at ``path``; ``optional`` where boot goes on without it."""
 
     device: str
@@ -25,7 +27,9 @@ def parse_fstab(text: str) -> list[Mount]:
     mounts = []
     for line in text.splitlines():
         fields = [_unescaped(field) for field in line.split()]
-        if len(fields) < 3 or fields[0].startswith("#") or fields[2] in _VIRTUAL or fields[1][:1] != "/":
+        if len(fields) < 3 or fields[0].startswith("#") or fields[2] in _VIRTUAL:
+            continue
+        if fields[1][:1] != "/" or len(fields[1]) > PATH_LIMIT:
             continue
         options = fields[3].split(",") if len(fields) > 3 else []
         if "bind" in options or "rbind" in options:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
@@ -11,6 +10,9 @@ from tpu_image.disks.qcow2 import open_qcow2
 from tpu_image.disks.qcow2_header import FLATTEN, MAGIC
 from tpu_image.disks.raw import RawSource, open_raw
 from tpu_image.disks.source import BlockSource
+
+SIZE_LIMIT = 64 << 40
+"""Bytes of the largest disk: 64 TiB, as on Compute Engine ("About Persistent Disk")."""
 
 BACKING_LIMIT = 16
 """Images that may stand behind one another."""
@@ -41,12 +43,12 @@ _VHD_FOOTER = 512
 _COMPRESSED = ("xz", "zstd", "bzip2", "zip", "7z")
 
 
-@dataclass
 class _Chain:
-    """The images behind one image: where they may lie, and those already opened."""
+    """The images behind one image: the folder they may lie in, and those already opened."""
 
-    folder: Path
-    seen: set[tuple[int, int]] = field(default_factory=set)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: set[tuple[int, int]] = set()
 
 
 def container_format(file: BlockSource) -> str:
@@ -81,10 +83,15 @@ def open_image(
 def _open(path: str, form: str, chain: _Chain) -> BlockSource:
     file = open_raw(path)
     try:
-        return _open_file(file, form or container_format(file), chain)
+        source = _open_file(file, form or container_format(file), chain)
+        if source.size > SIZE_LIMIT:
+            raise UnsupportedError(
+                f"is a disk of {source.size} bytes, more than 64 TiB", path, "name another"
+            )
     except BaseException:
         file.close()
         raise
+    return source
 
 
 def _open_file(file: RawSource, form: str, chain: _Chain) -> BlockSource:

@@ -7,7 +7,7 @@ be it. The others follow the root's own /etc/fstab, and where that is silent the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
 from tpu_image.disks.fstab import Mount, parse_fstab
@@ -34,14 +34,19 @@ BOOT_TYPES = ("bc13c2ff-59e6-4262-a352-b275fd6f7172", "0xea")
 RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
 INIT_FILES = ("/sbin/init", "/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/usr/sbin/init")
 
+FSTAB_LIMIT = 256 * 1024
+"""Bytes of /etc/fstab; a larger one is taken as none."""
+
+KERNELS = "vmlinu[xz]*"
+"""Names of kernels, as a shell pattern."""
+
 ROOT_LABELS = ("root", "cloudimg-rootfs", "rootfs", "/")
 
 NEEDED_MOUNTS = ("/boot", "/boot/efi", "/efi", "/usr", "/var", "/opt")
 """Where a system's own files are: an image that lacks what /etc/fstab has there is refused."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a volume's files are in the tree."""
 
     path: str
@@ -82,7 +87,7 @@ class ImageTree(MountedTree):
             KeyError: the path is below /dev, which is on no volume.
         """
         mount, inner = self.locate(path)
-        return next(place for place in self.places if place.path == mount), inner
+        return {place.path: place for place in self.places}[mount], inner
 
 
 def open_tree(source: BlockSource) -> ImageTree:
@@ -103,12 +108,18 @@ def open_tree(source: BlockSource) -> ImageTree:
 
 
 def mounted_on(root: Place, volumes: tuple[Volume, ...]) -> list[Place]:
-    """Open what belongs below the root, outer mount points first."""
+    """Open what belongs below the root, outer mount points first; what cannot be opened may be missing elsewhere."""
     tree = MountedTree({"/": root.tree})
     places = []
     for path, volume in mounts_of(tree, volumes, root.volume):
-        places.append(Place(path, volume, tree_of(volume, path)))
-        tree.mount(path, places[-1].tree)
+        try:
+            place = Place(path, volume, tree_of(volume, path))
+        except DiskError:
+            if path in NEEDED_MOUNTS:
+                raise
+            continue
+        places.append(place)
+        tree.mount(path, place.tree)
     return places
 
 
@@ -190,7 +201,7 @@ def mounts_itself(place: Place) -> bool:
 def fstab_of(tree: Tree) -> list[Mount]:
     """Read a root's /etc/fstab; empty where it is absent or cannot be read."""
     try:
-        return parse_fstab(tree.read_text_if_present("/etc/fstab") or "")
+        return parse_fstab(tree.read_text_if_present("/etc/fstab", FSTAB_LIMIT) or "")
     except TreeError:
         return []
 
@@ -226,7 +237,7 @@ def mounts_of(tree: Tree, volumes: tuple[Volume, ...], root: Volume) -> list[tup
 
 def find_boot(tree: Tree, volumes: tuple[Volume, ...]) -> dict[str, Volume]:
     """Find the volume of /boot where fstab names none: by type, otherwise by a kernel in its root."""
-    if tree.names("/boot"):
+    if tree.names("/boot", KERNELS):
         return {}
     by_type = [volume for volume in volumes if volume.type in BOOT_TYPES and volume.kind in READABLE_KINDS]
     candidates = by_type or [
@@ -238,7 +249,7 @@ def find_boot(tree: Tree, volumes: tuple[Volume, ...]) -> dict[str, Volume]:
 def holds_kernel(volume: Volume) -> bool:
     """Whether a file system is a /boot."""
     try:
-        return bool(tree_of(volume, "/boot").names("/", "vmlinu[xz]*"))
+        return bool(tree_of(volume, "/boot").names("/", KERNELS))
     except (DiskError, TreeError):
         return False
 

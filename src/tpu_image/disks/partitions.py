@@ -7,9 +7,10 @@ Partitions Specification".
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from tpu_image.disks.errors import DamagedError
+from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.source import BlockSource, Section
 
 TYPE_NAMES = {
@@ -46,6 +47,9 @@ TYPE_NAMES = {
 ENTRIES_LIMIT = 4 * 1024 * 1024
 """Bytes of a GPT's entries; the usual table has 16 KiB."""
 
+PARTITIONS_LIMIT = 256
+"""Partitions of a disk, as in Linux (``DISK_MAX_PARTS``, include/linux/genhd.h)."""
+
 LOGICAL_LIMIT = 128
 """Logical partitions of an MBR that are looked for."""
 
@@ -57,8 +61,7 @@ GPT_ENTRY = struct.Struct("<16s16sQQQ72s")
 MBR_ENTRY = struct.Struct("<B3xB3xII")
 
 
-@dataclass(frozen=True)
-class Partition:
+class Partition(NamedTuple):
     """One partition: ``start`` and ``size`` in bytes, ``type`` a key of :data:`TYPE_NAMES` or like one.
 
     ``number`` counts as Linux does: by place in the table, logical ones from 5. ``uuid`` is what Linux calls
@@ -79,8 +82,7 @@ class Partition:
         return TYPE_NAMES.get(self.type, self.type)
 
 
-@dataclass(frozen=True)
-class PartitionTable:
+class PartitionTable(NamedTuple):
     """A disk's partitions by place in the table.
 
     Attributes:
@@ -101,26 +103,23 @@ class PartitionTable:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _GptHeader:
+class _GptCopy(NamedTuple):
+    """One of a GPT's two copies, whose checksums are right: the sector of its header, and what that says."""
+
     lba: int
     alternate: int
     last_usable: int
     disk: bytes
-    entries_lba: int
-    entries: int
     entry_size: int
-    entries_crc: int
+    entries: bytes
 
 
-@dataclass
-class _GptCopies:
-    """The two copies of a GPT, each its header and entries, as far as they are sound."""
+class _Gpt(NamedTuple):
+    """The copies of a GPT that are sound."""
 
     sector_size: int
-    primary: tuple[_GptHeader, bytes] | None = None
-    backup: tuple[_GptHeader, bytes] | None = None
-    problems: list[str] = field(default_factory=list)
+    primary: _GptCopy | None
+    backup: _GptCopy | None
 
 
 def read_partition_table(source: BlockSource) -> PartitionTable:
@@ -146,27 +145,24 @@ def partition_source(source: BlockSource, partition: Partition) -> Section:
     return Section(source, partition.start, partition.size, f"{source.name} partition {partition.number}")
 
 
-def _find_gpt(source: BlockSource, first: bytes) -> _GptCopies | None:
+def _find_gpt(source: BlockSource, first: bytes) -> _Gpt | None:
+    # Once the disk was grown and the first copy lost, the protective MBR alone tells the old end.
+    protective = [
+        start + sectors - 1
+        for _, kind, start, sectors in MBR_ENTRY.iter_unpack(first[446:510] if len(first) == 512 else b"")
+        if kind == PROTECTIVE_TYPE
+    ]
     for sector_size in (512, 4096):
-        copies = _GptCopies(sector_size)
-        copies.primary = _gpt_copy(source, sector_size, 1)
-        ends = [source.size // sector_size - 1]
-        if copies.primary is not None:
-            ends.append(copies.primary[0].alternate)
-        # Once the disk was grown and the first copy lost, the protective MBR alone tells the old end.
-        ends += [
-            start + sectors - 1
-            for _, kind, start, sectors in MBR_ENTRY.iter_unpack(first[446:510])
-            if kind == PROTECTIVE_TYPE and len(first) == 512
-        ]
-        for lba in ends:
-            copies.backup = copies.backup or (_gpt_copy(source, sector_size, lba) if lba > 1 else None)
-        if copies.primary is not None or copies.backup is not None:
-            return copies
+        primary = _gpt_copy(source, sector_size, 1)
+        ends = [source.size // sector_size - 1, *([primary.alternate] if primary else []), *protective]
+        copies = (_gpt_copy(source, sector_size, lba) for lba in ends if lba > 1)
+        backup = next((copy for copy in copies if copy), None)
+        if primary or backup:
+            return _Gpt(sector_size, primary, backup)
     return None
 
 
-def _gpt_copy(source: BlockSource, sector_size: int, lba: int) -> tuple[_GptHeader, bytes] | None:
+def _gpt_copy(source: BlockSource, sector_size: int, lba: int) -> _GptCopy | None:
     """Read one header and its entries; None unless both checksums are right."""
     from zlib import crc32
 
@@ -175,70 +171,59 @@ def _gpt_copy(source: BlockSource, sector_size: int, lba: int) -> tuple[_GptHead
     sector = source.read_at(lba * sector_size, sector_size)
     fields = GPT_HEADER.unpack_from(sector)
     signature, _, header_size, header_crc, _, own, alternate, _, last_usable, disk = fields[:10]
-    entries_lba, entries, entry_size, entries_crc = fields[10:]
+    entries_lba, count, entry_size, entries_crc = fields[10:]
     if signature != b"EFI PART" or not 92 <= header_size <= sector_size or own != lba:
         return None
     if crc32(sector[:16] + bytes(4) + sector[20:header_size]) != header_crc:
         return None
-    size = entries * entry_size
-    if (
-        entry_size < 128
-        or entry_size % 8
-        or size > ENTRIES_LIMIT
-        or entries_lba * sector_size + size > source.size
-    ):
+    start, size = entries_lba * sector_size, count * entry_size
+    if entry_size < 128 or entry_size % 8 or size > ENTRIES_LIMIT or start + size > source.size:
         return None
-    table = source.read_at(entries_lba * sector_size, size)
-    if crc32(table) != entries_crc:
+    entries = source.read_at(start, size)
+    if crc32(entries) != entries_crc:
         return None
-    header = _GptHeader(lba, alternate, last_usable, disk, entries_lba, entries, entry_size, entries_crc)
-    return header, table
+    return _GptCopy(lba, alternate, last_usable, disk, entry_size, entries)
 
 
-def _gpt_table(source: BlockSource, copies: _GptCopies) -> PartitionTable:
-    sector_size = copies.sector_size
-    problems = []
-    chosen = copies.primary or copies.backup
-    assert chosen is not None  # noqa: S101 - _find_gpt gives copies with one of them
-    header, table = chosen
-    if copies.primary is None:
-        problems.append("the primary GPT is damaged, its backup is used")
-    if copies.backup is None:
-        problems.append("the backup GPT is missing or damaged")
-    elif copies.backup[0].lba != source.size // sector_size - 1:
-        problems.append("the backup GPT is not at the end of the disk")
-    if copies.primary and copies.backup and copies.primary[1] != copies.backup[1]:
-        problems.append("the two copies of the GPT differ, the primary is used")
-    partitions = []
-    for index in range(header.entries):
-        kind, uuid, first, last, attributes, name = GPT_ENTRY.unpack_from(table, index * header.entry_size)
+def _gpt_problems(source: BlockSource, gpt: _Gpt) -> Iterator[str]:
+    if gpt.primary is None:
+        yield "the primary GPT is damaged, its backup is used"
+    if gpt.backup is None:
+        yield "the backup GPT is missing or damaged"
+    elif gpt.backup.lba != source.size // gpt.sector_size - 1:
+        yield "the backup GPT is not at the end of the disk"
+    if gpt.primary and gpt.backup and gpt.primary.entries != gpt.backup.entries:
+        yield "the two copies of the GPT differ, the primary is used"
+
+
+def _gpt_table(source: BlockSource, gpt: _Gpt) -> PartitionTable:
+    sector_size = gpt.sector_size
+    copy = gpt.primary or gpt.backup
+    assert copy is not None  # noqa: S101 - _find_gpt found one
+    partitions: list[Partition] = []
+    for index in range(len(copy.entries) // copy.entry_size):
+        if len(partitions) > PARTITIONS_LIMIT:
+            raise UnsupportedError(f"has more than {PARTITIONS_LIMIT} partitions", source.name, "remove some")
+        kind, uuid, first, last, attributes, name = GPT_ENTRY.unpack_from(
+            copy.entries, index * copy.entry_size
+        )
         if kind == bytes(16):
             continue
         if first > last or (last + 1) * sector_size > source.size:
             raise DamagedError(
-                f"partition {index + 1} is beyond the end of the disk (cut short?)",
-                source.name,
+                f"partition {index + 1} is beyond the end of the disk (cut short?)", source.name
             )
+        start, size = first * sector_size, (last - first + 1) * sector_size
         text = name.decode("utf-16-le", "replace").split("\0")[0]
-        partitions.append(
-            Partition(
-                index + 1,
-                first * sector_size,
-                (last - first + 1) * sector_size,
-                guid(kind),
-                guid(uuid),
-                text,
-                attributes,
-            )
-        )
+        partitions.append(Partition(index + 1, start, size, guid(kind), guid(uuid), text, attributes))
     return PartitionTable(
         "gpt",
         sector_size,
         tuple(partitions),
-        guid(header.disk),
-        (header.last_usable + 1) * sector_size - 1,
-        copies.backup[0].lba * sector_size if copies.backup else None,
-        tuple(problems),
+        guid(copy.disk),
+        (copy.last_usable + 1) * sector_size - 1,
+        gpt.backup.lba * sector_size if gpt.backup else None,
+        tuple(_gpt_problems(source, gpt)),
     )
 
 

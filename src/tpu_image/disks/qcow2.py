@@ -39,7 +39,7 @@ class Qcow2Source(BlockSource):
         self.unit = header.cluster_size
         self._file = file
         self._backing = backing
-        self._l1 = big_endian_words(file.read_at(header.l1_offset, header.l1_entries * 8))
+        self._l1 = read_l1(file, header)
         self._l2_tables: BoundedCache[int, array[int]] = BoundedCache(L2_CACHE, lambda table: 8 * len(table))
         self._decoded: BoundedCache[int, bytes] = BoundedCache(CLUSTER_CACHE, len)
         self._decoder: Decoder | None = None
@@ -160,6 +160,9 @@ class Qcow2Source(BlockSource):
         host = entry & OFFSET_MASK
         if allocated & zeros or (allocated and not host):
             raise DamagedError("an extended L2 entry contradicts itself", self.name)
+        if bitmap in (0, 0xFFFF_FFFF):
+            yield 0, self.header.cluster_size, host if bitmap else 0
+            return
         size = self.header.cluster_size // SUBCLUSTERS
         start = 0
         for index in range(SUBCLUSTERS):
@@ -174,7 +177,7 @@ class Qcow2Source(BlockSource):
         span = self.header.l2_entries << self.header.cluster_bits
         while start < end:
             stop = min(end, (start // span + 1) * span)
-            for first, last, kind in self._runs(start // span):
+            for first, last, kind in self._runs(start, stop):
                 low, high = max(first, start), min(last, stop)
                 if low >= high:
                     continue
@@ -184,23 +187,25 @@ class Qcow2Source(BlockSource):
                     yield Extent(low, high - low, kind)
             start = stop
 
-    def _runs(self, l1_index: int) -> Iterator[tuple[int, int, ExtentKind | None]]:
-        """Give first byte, end and kind of each run of clusters that one table maps; None: the backing's."""
+    def _runs(self, start: int, end: int) -> Iterator[tuple[int, int, ExtentKind | None]]:
+        """Give first byte, end and kind of each run of clusters in a part that one table maps.
+
+        The runs may start before the part and end behind it; kind is None where the backing file decides.
+        """
         size = self.header.cluster_size
-        start = l1_index * self.header.l2_entries * size
+        first, stop = start // size, -(-end // size)
+        l1_index, index = divmod(first, self.header.l2_entries)
         table = self._l2_table(l1_index)
         if table is None:
-            yield start, start + self.header.l2_entries * size, None
+            yield start, end, None
         elif self.header.extended_l2:
-            for cluster in range(self.header.l2_entries):
-                yield from self._subcluster_runs(
-                    start + cluster * size, *self._entry(start // size + cluster)
-                )
+            for cluster in range(first, stop):
+                yield from self._subcluster_runs(cluster * size, *self._entry(cluster))
         else:
-            for kind, run in groupby(table, kind_of_entry):
-                stop = start + sum(1 for _ in run) * size
-                yield start, stop, kind
-                start = stop
+            for kind, run in groupby(table[index : index + stop - first], kind_of_entry):
+                last = first + sum(1 for _ in run)
+                yield first * size, last * size, kind
+                first = last
 
     def _subcluster_runs(
         self, base: int, entry: int, bitmap: int
@@ -228,6 +233,19 @@ def open_qcow2(file: BlockSource, open_backing: BackingOpener) -> Qcow2Source:
     header = read_header(file)
     backing = open_backing(header.backing_name, header.backing_format) if header.backing_name else None
     return Qcow2Source(file, header, backing)
+
+
+def read_l1(file: BlockSource, header: Header) -> array[int]:
+    """Read the first-level table.
+
+    Raises:
+        DamagedError: two entries share a second-level table, which would let a small file claim a huge disk.
+    """
+    table = big_endian_words(file.read_at(header.l1_offset, header.l1_entries * 8))
+    used = [entry & OFFSET_MASK for entry in table if entry & OFFSET_MASK]
+    if len(used) > file.size // header.cluster_size or len(set(used)) < len(used):
+        raise DamagedError("entries of the L1 table share an L2 table", file.name)
+    return table
 
 
 def kind_of_entry(entry: int) -> ExtentKind | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.source import BlockSource
@@ -27,8 +27,7 @@ REPAIR = "repair a copy with: qemu-img check -r all"
 FLATTEN = "flatten it with: qemu-img convert -O qcow2"
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What reading needs of a header; sizes and offsets in bytes.
 
     Attributes:

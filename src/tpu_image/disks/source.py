@@ -10,8 +10,8 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 from tpu_image.disks.errors import DamagedError
 
@@ -25,8 +25,7 @@ class ExtentKind(enum.Enum):
     COMPRESSED = "compressed"
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """A part of a disk, ``offset`` and ``length`` in bytes."""
 
     offset: int

@@ -6,7 +6,7 @@ Layouts: POSIX.1-2017 pax "ustar Interchange Format"; GNU tar manual, "Basic Tar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.disks.errors import DamagedError
 
@@ -19,7 +19,7 @@ RECORDS_LIMIT = 1024 * 1024
 HEADERS_LIMIT = 64
 """Headers (extended ones, directories) that may stand before the first file."""
 
-SPARSE_LIMIT = 1 << 20
+SPARSE_LIMIT = 1 << 19
 """Parts that a sparse file may have."""
 
 DIGITS_LIMIT = 20
@@ -31,8 +31,7 @@ Part = tuple[int, int]
 """Offset in the file and length of a part that is stored, in bytes."""
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """The first file of an archive.
 
     Attributes:
@@ -50,14 +49,14 @@ class Member:
     parts: tuple[Part, ...] | None = None
 
 
-@dataclass
 class _Pending:
     """What extended headers say of the header that follows them."""
 
-    name: str = ""
-    pax: dict[str, str] = field(default_factory=dict)
-    sparse: list[int] = field(default_factory=list)
-    form: str = ""
+    def __init__(self) -> None:
+        self.name = ""
+        self.pax: dict[str, str] = {}
+        self.sparse: list[int] = []
+        self.form = ""
 
 
 class HeaderReader:
@@ -103,11 +102,10 @@ class HeaderReader:
         """Read octal digits, or GNU's base 256 marked by a first bit of one."""
         if text[0] == 0x80:
             return int.from_bytes(text[1:], "big")
-        digits = text.split(b"\0")[0].strip()
-        try:
-            return int(digits or b"0", 8)
-        except ValueError:
-            raise self._damaged(f"{digits!r} is no number") from None
+        digits = text.split(b"\0")[0].strip() or b"0"
+        if digits.translate(None, b"01234567"):
+            raise self._damaged(f"{digits!r} is no number")
+        return int(digits, 8)
 
     def _decimal(self, text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < DIGITS_LIMIT):
@@ -135,7 +133,9 @@ class HeaderReader:
         position = 0
         while position < len(data):
             blank = data.find(b" ", position, position + DIGITS_LIMIT)
-            length = self._decimal(data[position:blank].decode("latin-1")) if blank > 0 else 0
+            if blank < 0:
+                raise self._damaged("a malformed pax record")
+            length = self._decimal(data[position:blank].decode("latin-1"))
             record = data[blank + 1 : position + length]
             if not record.endswith(b"\n") or position + length > len(data):
                 raise self._damaged("a malformed pax record")

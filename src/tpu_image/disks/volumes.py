@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.errors import UnsupportedError
 from tpu_image.disks.ext4.filesystem import Ext4FileSystem
@@ -21,8 +21,7 @@ READABLE_KINDS = (*EXT_KINDS, "vfat")
 MANUALLY = "mount it on a machine that can, and name the directory instead of the image"
 
 
-@dataclass(frozen=True)
-class Volume:
+class Volume(NamedTuple):
     """A part of a disk that holds something: a partition, or (None) the whole disk."""
 
     partition: Partition | None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from disk_tools import run, sparse, write_at
-from tpu_image.disks.errors import DamagedError
+from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.partitions import TYPE_NAMES, PartitionTable, partition_source, read_partition_table
 from tpu_image.disks.raw import open_raw
 
@@ -114,9 +114,16 @@ def test_an_mbr_with_logical_partitions_reads_as_sfdisk_reads_it(tmp_path: Path)
 
 
 def test_a_table_of_many_entries_is_read(tmp_path: Path) -> None:
+    lines = [f"start={4096 + index * 128}, size=128" for index in range(200)]
+    path = partitioned(tmp_path / "disk", "\n".join(["label: gpt", "table-length: 512", *lines, ""]))
+    assert len(agrees_with_sfdisk(path).partitions) == 200
+
+
+def test_more_partitions_than_linux_takes_are_refused(tmp_path: Path) -> None:
     lines = [f"start={4096 + index * 128}, size=128" for index in range(300)]
     path = partitioned(tmp_path / "disk", "\n".join(["label: gpt", "table-length: 512", *lines, ""]))
-    assert len(agrees_with_sfdisk(path).partitions) == 300
+    with pytest.raises(UnsupportedError, match="more than 256 partitions"):
+        table_of(path)
 
 
 @pytest.mark.parametrize("offset", [512 + 16, 512 + 80, 1024 + 20])
@@ -193,7 +200,7 @@ def test_a_file_system_on_the_bare_disk_is_no_partition_table(tmp_path: Path, ma
     assert (table.scheme, table.partitions) == ("none", ())
 
 
-@pytest.mark.parametrize("size", [0, 1, 511, 512, 1000])
+@pytest.mark.parametrize("size", [0, 1, 470, 511, 512, 1000])
 def test_a_disk_of_a_few_bytes_has_no_partitions(tmp_path: Path, size: int) -> None:
     assert table_of(sparse(tmp_path / "disk", size)).scheme == "none"
 

@@ -92,6 +92,8 @@ def test_what_a_guest_wrote_zeroed_and_discarded_reads_back(
         "write -P 1 0 64k",
         "write -z 70k 100k",
         "write -P 2 1030k 3k",
+        "write -P 4 1536k 192k",
+        "write -z 1536k 192k",
         "discard 2M 1M",
         "write -z -u 3M 256k",
         "write -P 9 5000k 1k",
@@ -345,6 +347,20 @@ def test_an_l2_table_that_is_nowhere_is_damage(content: Path, tmp_path: Path) ->
             source.read_at(0, 512)
         with pytest.raises(DamagedError, match="L2 table"):
             list(source.extents())
+
+
+def test_an_l2_table_that_is_used_twice_is_damage(content: Path, tmp_path: Path) -> None:
+    image = convert(content, tmp_path / "image.qcow2", "cluster_size=512")
+    l1, l2 = entries_of(image)
+    write_at(image, l1 + 8, struct.pack(">Q", l2))
+    with pytest.raises(DamagedError, match="share an L2 table"):
+        open_image(image)
+
+
+def test_a_disk_larger_than_any_of_compute_engine_is_refused(tmp_path: Path) -> None:
+    run("qemu-img", "create", "-f", "qcow2", "-o", "cluster_size=2M", tmp_path / "image", "65T")
+    with pytest.raises(UnsupportedError, match="more than 64 TiB"):
+        open_image(tmp_path / "image")
 
 
 def test_an_extended_entry_that_contradicts_itself_is_damage(content: Path, tmp_path: Path) -> None:

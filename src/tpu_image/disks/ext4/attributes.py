@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAGIC = b"\x00\x00\x02\xea"
 PREFIXES = {
@@ -24,8 +24,7 @@ _BLOCK_HEADER = 32
 _ENTRY = struct.Struct("<BBHIIxxxx")
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(NamedTuple):
     """One attribute: its value, or the inode that holds the value (0: none does) and its length in bytes."""
 
     name: str
@@ -36,14 +35,15 @@ class Attribute:
 
 def attributes_in_inode(data: bytes) -> Iterator[Attribute]:
     """Read what follows the fields of an inode; ValueError where it is damaged."""
-    return _attributes(data[4:], 0) if data[:4] == MAGIC else iter(())
+    if data[:4] == MAGIC:
+        yield from _attributes(data[4:], 0)
 
 
 def attributes_in_block(data: bytes) -> Iterator[Attribute]:
     """Read an attribute block; ValueError where it is damaged."""
     if data[:4] != MAGIC:
         raise ValueError("the attribute block is damaged")
-    return _attributes(data, _BLOCK_HEADER)
+    yield from _attributes(data, _BLOCK_HEADER)
 
 
 def _attributes(data: bytes, position: int) -> Iterator[Attribute]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.cache import BoundedCache
 from tpu_image.disks.crc32c import crc32c
@@ -30,9 +30,13 @@ from tpu_image.disks.source import BlockSource
 BLOCK_CACHE = 8 * 1024 * 1024
 """Bytes of metadata blocks that are kept."""
 
-INODES_KEPT = 8192
-DIRECTORY_LIMIT = 32 * 1024 * 1024
-"""Bytes of a directory: some 400,000 names."""
+INODE_CACHE = 4 * 1024 * 1024
+"""Bytes of inodes that are kept, each counted as 256 and its attributes."""
+
+GROUPS_KEPT = 8192
+
+DIRECTORY_LIMIT = 8 * 1024 * 1024
+"""Bytes of a directory: some 200,000 names."""
 
 ATTRIBUTE_LIMIT = 65536
 """Bytes of an attribute's value (``XATTR_SIZE_MAX``, include/uapi/linux/limits.h)."""
@@ -42,8 +46,7 @@ INODE_UNINITIALISED, BLOCK_UNINITIALISED = 0x1, 0x2
 _DESCRIPTOR = struct.Struct("<IIIHHHH4xHH4x")
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """A group's descriptor: where its bitmaps and inode table are; ``flags`` has ``_UNINITIALISED`` bits."""
 
     block_bitmap: int
@@ -66,8 +69,10 @@ class Ext4FileSystem:
         self.superblock: Superblock = read_superblock(source, allow_unclean=allow_unclean)
         self.block_size = self.superblock.block_size
         self._blocks: BoundedCache[int, bytes] = BoundedCache(BLOCK_CACHE, len)
-        self._inodes: BoundedCache[int, Inode] = BoundedCache(INODES_KEPT, lambda _: 1)
-        self._groups: BoundedCache[int, Group] = BoundedCache(INODES_KEPT, lambda _: 1)
+        self._inodes: BoundedCache[int, Inode] = BoundedCache(
+            INODE_CACHE, lambda inode: 256 + len(inode.attributes)
+        )
+        self._groups: BoundedCache[int, Group] = BoundedCache(GROUPS_KEPT, lambda _: 1)
 
     def damaged(self, what: str) -> DamagedError:
         """Make the error that says what is damaged in this file system."""

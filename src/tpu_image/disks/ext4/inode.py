@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.crc32c import crc32c
 from tpu_image.trees.base import Kind
@@ -33,8 +33,7 @@ _KINDS = {
 _INODE = struct.Struct("<HHIIIIIHHIII60sIIIIHHHHH2x")
 
 
-@dataclass(frozen=True)
-class Inode:
+class Inode(NamedTuple):
     """What an inode says.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.ext4.inode import FLAG_EXTENTS, Inode
 
@@ -22,8 +22,7 @@ _LEAF = struct.Struct("<IHHI")
 _INDEX = struct.Struct("<IIHxx")
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Blocks that follow one another: the first in the file, the first on the disk, how many."""
 
     logical: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.disks.crc32c import crc32c
 from tpu_image.disks.errors import DamagedError, UnsupportedError
@@ -36,8 +36,7 @@ CONVERT = "copy its files to a file system without it"
 UNCLEAN_REMEDY = "shut the machine down cleanly and take the image again, or repair a copy with: e2fsck -fy"
 
 
-@dataclass(frozen=True)
-class Superblock:
+class Superblock(NamedTuple):
     """What a superblock says; sizes in bytes unless the name says otherwise."""
 
     block_size: int
@@ -86,9 +85,14 @@ class Superblock:
         """Names of all features that are set, unknown bits as numbers."""
         return (
             *feature_names(self.compatible, COMPATIBLE_NAMES),
-            *feature_names(self.incompatible, INCOMPATIBLE_NAMES),
+            *self.incompatible_features,
             *feature_names(self.read_only, READ_ONLY_NAMES),
         )
+
+    @property
+    def incompatible_features(self) -> tuple[str, ...]:
+        """Names of the features that a reader must know."""
+        return feature_names(self.incompatible, INCOMPATIBLE_NAMES)
 
     def group_has_backup(self, group: int) -> bool:
         """Whether a group starts with a copy of the superblock and the descriptors."""

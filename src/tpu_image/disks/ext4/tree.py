@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tpu_image.disks.cache import BoundedCache
 from tpu_image.disks.errors import DiskError
 from tpu_image.disks.ext4.filesystem import Ext4FileSystem
@@ -20,12 +22,24 @@ NAMES_KEPT = 200_000
 """Names of directories that are kept."""
 
 
+PLACES_KEPT = 32_768
+"""Directories on the way to paths that are kept, each counted as often as it is deep."""
+
+
+class _Place(NamedTuple):
+    """A directory reached by a path, and the inodes from the root to it."""
+
+    inode: Inode
+    above: frozenset[int]
+
+
 class Ext4Tree(Tree):
     """Files of an ext4. What is damaged on the way to a path is a NotReadableError of that path."""
 
     def __init__(self, filesystem: Ext4FileSystem) -> None:
         super().__init__()
         self.filesystem = filesystem
+        self._places: BoundedCache[str, _Place] = BoundedCache(PLACES_KEPT, lambda place: len(place.above))
         self._directories: BoundedCache[int, dict[str, int]] = BoundedCache(
             NAMES_KEPT, lambda names: len(names) + 1
         )
@@ -84,21 +98,36 @@ class Ext4Tree(Tree):
         return None if inode is None else inode.number
 
     def _find(self, path: str) -> Inode | None:
-        inode = self._inode(path, ROOT_INODE)
-        above = {ROOT_INODE}
+        parent, _, name = path.rstrip("/").rpartition("/")
+        if not name:
+            return self._inode(path, ROOT_INODE)
+        place = self._places.get(parent) or self._walk(parent)
+        return None if place is None else self._child(path, place, name)
+
+    def _walk(self, path: str) -> _Place | None:
+        """Go from the root to a directory, keeping the places on the way."""
+        place = _Place(self._inode(path, ROOT_INODE), frozenset((ROOT_INODE,)))
+        done = ""
         for part in path.split("/"):
             if not part:
                 continue
-            if inode.kind is not Kind.DIRECTORY:
+            inode = self._child(path, place, part)
+            if inode is None:
                 return None
-            number = self._names(path, inode).get(part)
-            if number is None:
-                return None
-            if number in above:
-                raise NotReadableError(path, "a directory is inside itself")
-            above.add(number)
-            inode = self._inode(path, number)
-        return inode
+            place = _Place(inode, place.above | {inode.number})
+            done += "/" + part
+            self._places.put(done, place)
+        return place
+
+    def _child(self, path: str, place: _Place, name: str) -> Inode | None:
+        if place.inode.kind is not Kind.DIRECTORY:
+            return None
+        number = self._names(path, place.inode).get(name)
+        if number is None:
+            return None
+        if number in place.above:
+            raise NotReadableError(path, "a directory is inside itself")
+        return self._inode(path, number)
 
     def _inode(self, path: str, number: int) -> Inode:
         try:
