@@ -54,9 +54,9 @@ def test_every_requirement_is_seen_to_hold_and_not_to_hold() -> None:
     lacking = {
         r.id: sorted(seen[r.id])
         for r in catalogue.requirements()
-        if "pass" not in seen[r.id] or not seen[r.id] & {"fail", "warn"}
+        if not seen[r.id] & {"pass", "warn"} or len(seen[r.id] - {"skip"}) < 2
     }
-    assert not lacking, f"cases are missing a pass or a failure for: {lacking}"
+    assert not lacking, f"cases are missing a holding or a failing state for: {lacking}"
 
 
 def test_a_case_says_what_it_is_about() -> None:

@@ -7,7 +7,6 @@ explain.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Sequence
@@ -37,6 +36,8 @@ class UnknownRequirementError(LookupError):
     """No requirement has the id; ``nearest`` lists ids that look like it."""
 
     def __init__(self, requirement: str) -> None:
+        import difflib
+
         ids = [r.id for r in requirements()]
         self.nearest = tuple(difflib.get_close_matches(requirement, ids, n=3, cutoff=0.4))
         hint = (

@@ -30,9 +30,7 @@ def judge(requirement: Requirement, tree: Tree, profile: Profile, live: Tree | N
     if reason:
         return requirement.skipped(reason)
     if requirement.live and live is None:
-        return requirement.skipped(
-            "only a running machine shows it: run tpu-image check there, or tpu-image boot"
-        )
+        return requirement.skipped("only a running machine shows it: run tpu-image check there")
     try:
         if requirement.live and live is not None:
             return requirement.observe(live, profile)

@@ -17,8 +17,17 @@ from dataclasses import dataclass
 READ_LIMIT = 16 * 1024 * 1024
 """Bytes that :meth:`Tree.read_bytes` takes at most: no configuration file is larger."""
 
+HEAD_LIMIT = 512 * 1024 * 1024
+"""Bytes of a file whose head is wanted, in trees that can give it whole alone."""
+
 LINK_LIMIT = 40
 """Symbolic links followed in one resolution, as in Linux (``MAXSYMLINKS``, include/linux/namei.h)."""
+
+PATH_LIMIT = 4096
+"""Characters of a path at most, after and between links, as in Linux (``PATH_MAX``, include/uapi/linux/limits.h)."""
+
+NAMES_LIMIT = 200_000
+"""Names that one directory may hold: more are refused, so that a hostile image cannot exhaust memory."""
 
 
 class TreeError(Exception):
@@ -42,11 +51,11 @@ class NotAFileError(TreeError):
 
 
 class NotReadableError(TreeError):
-    """The file exists and cannot be read: permission, input/output error."""
+    """What is at the path cannot be read: permission, input/output error, changed while being read."""
 
 
 class TooLargeError(TreeError):
-    """The file is larger than the limit of the read."""
+    """The file is larger than the limit of the read, or the directory than :data:`NAMES_LIMIT`."""
 
 
 class LinkLoopError(TreeError):
@@ -94,7 +103,9 @@ class Tree(ABC):
     """Files below one root, for reading."""
 
     def __init__(self) -> None:
-        self._resolved_directories: dict[str, str] = {"/": "/"}
+        self._resolved_directories: set[str] = {"/"}
+        self.derived: dict[object, object] = {}
+        """What readers worked out from the tree, by keys of their own; a change of the tree empties it."""
 
     @abstractmethod
     def lstat_canonical(self, path: str) -> Entry | None:
@@ -108,67 +119,97 @@ class Tree(ABC):
     def list_canonical(self, path: str) -> list[str]:
         """Names in the directory at a path that holds no link, unsorted; empty where there is none."""
 
+    def head_canonical(self, path: str, length: int) -> bytes:
+        """Read the first bytes of the regular file at a path that holds no link, of whatever size it is."""
+        return self.read_canonical(path, HEAD_LIMIT)[:length]
+
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """Give the path without links that ``path`` means; parts that do not exist are kept as they are.
 
         Raises:
             LinkLoopError: more than :data:`LINK_LIMIT` links stand on the way.
+            NotFoundError: ``..`` stands behind something that is no directory, as in ``/missing/../etc``; a
+                link or the path is longer than :data:`PATH_LIMIT`.
         """
         head, name = posixpath.split(normalise_keeping_parents(path))
-        if not follow_last and name not in ("", ".", ".."):
-            parent = self.resolve(head)
-            return posixpath.join(parent, name)
-        return self._resolve_all(path)
+        if not follow_last and name not in ("", ".."):
+            return posixpath.join(self._walk(head)[0], name)
+        return self._walk(path)[0]
 
-    def _resolve_all(self, path: str) -> str:
+    def _walk(self, path: str) -> tuple[str, Entry | None]:
+        """Resolve a path; give what is there too, unless it is a directory that was met before."""
         todo = [part for part in path.split("/") if part not in ("", ".")][::-1]
         done = "/"
         links = 0
         while todo:
             part = todo.pop()
-            if part == "..":
-                done = posixpath.dirname(done)
+            if part in (".", ".."):
+                done = posixpath.dirname(done) if part == ".." else done
                 continue
             candidate = posixpath.join(done, part)
+            if len(candidate) > PATH_LIMIT:
+                raise NotFoundError(path)
             if candidate in self._resolved_directories:
-                done = self._resolved_directories[candidate]
+                done = candidate
                 continue
             entry = self.lstat_canonical(candidate)
-            if entry is not None and entry.kind is Kind.SYMLINK:
+            if entry is not None and entry.kind is Kind.DIRECTORY:
+                self._resolved_directories.add(candidate)
+                done = candidate
+            elif entry is not None and entry.kind is Kind.SYMLINK:
                 links += 1
                 if links > LINK_LIMIT:
                     raise LinkLoopError(path)
-                if entry.target.startswith("/"):
-                    done = "/"
-                todo.extend(p for p in reversed(entry.target.split("/")) if p not in ("", "."))
-                continue
-            if entry is not None and entry.kind is Kind.DIRECTORY:
-                self._resolved_directories[candidate] = candidate
-            done = candidate
-        return done
+                if not 0 < len(entry.target) < PATH_LIMIT:  # Linux makes no such link, and follows none
+                    raise NotFoundError(path)
+                todo.extend(reversed(link_parts(entry.target)))
+                done = "/" if entry.target.startswith("/") else done
+            else:
+                return self._beyond(candidate, todo, path), None if todo else entry
+        return done, None
+
+    def _beyond(self, candidate: str, todo: list[str], path: str) -> str:
+        """Keep the parts behind what is no directory: ``todo``, the last one first."""
+        beyond = posixpath.join(candidate, *reversed(todo))
+        if "." in todo or ".." in todo or len(beyond) > PATH_LIMIT:
+            raise NotFoundError(path)
+        return beyond
 
     def lstat(self, path: str) -> Entry | None:
         """Describe the entry at the path itself, be it a link; None where nothing is."""
-        return self.lstat_canonical(self.resolve(path, follow_last=False))
+        try:
+            return self.lstat_canonical(self.resolve(path, follow_last=False))
+        except NotFoundError:
+            return None
 
     def stat(self, path: str) -> Entry | None:
         """Describe what the path leads to; None where nothing is or the link dangles."""
-        entry = self.lstat_canonical(self.resolve(path))
+        try:
+            canonical, entry = self._walk(path)
+        except NotFoundError:
+            return None
+        if canonical in self._resolved_directories:
+            entry = self.lstat_canonical(canonical)
         return None if entry is None or entry.kind is Kind.SYMLINK else entry
 
     def exists(self, path: str) -> bool:
-        """Whether the path leads to anything."""
-        return self.stat(path) is not None
+        """Whether the path leads to anything (links in a loop lead to nothing, as for test(1))."""
+        return self._kind(path) is not None
 
     def is_file(self, path: str) -> bool:
         """Whether the path leads to a regular file."""
-        entry = self.stat(path)
-        return entry is not None and entry.kind is Kind.FILE
+        return self._kind(path) is Kind.FILE
 
     def is_directory(self, path: str) -> bool:
         """Whether the path leads to a directory."""
-        entry = self.stat(path)
-        return entry is not None and entry.kind is Kind.DIRECTORY
+        return self._kind(path) is Kind.DIRECTORY
+
+    def _kind(self, path: str) -> Kind | None:
+        try:
+            entry = self.stat(path)
+        except LinkLoopError:
+            return None
+        return None if entry is None else entry.kind
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT) -> bytes:
         """Read the file that the path leads to, whole.
@@ -177,6 +218,14 @@ class Tree(ABC):
             NotFoundError, NotAFileError, NotReadableError, TooLargeError, LinkLoopError: as they say.
         """
         return self.read_canonical(self.resolve(path), limit)
+
+    def read_head(self, path: str, length: int) -> bytes:
+        """Read the first ``length`` bytes of the file that the path leads to, or all where it has fewer.
+
+        Raises:
+            NotFoundError, NotAFileError, NotReadableError, LinkLoopError: as they say.
+        """
+        return self.head_canonical(self.resolve(path), length)
 
     def read_text(self, path: str, limit: int = READ_LIMIT) -> str:
         """Read a file as UTF-8; bytes that are not come through as surrogates (PEP 383), none lost."""
@@ -191,7 +240,10 @@ class Tree(ABC):
 
     def names(self, directory: str, pattern: str = "*") -> list[str]:
         """Names in a directory that match a shell pattern, sorted by code point; empty where it is none."""
-        canonical = self.resolve(directory)
+        try:
+            canonical = self.resolve(directory)
+        except NotFoundError:
+            return []
         return sorted(n for n in self.list_canonical(canonical) if fnmatch.fnmatchcase(n, pattern))
 
     def files(self, directory: str, pattern: str = "*") -> list[str]:
@@ -203,3 +255,17 @@ class Tree(ABC):
 def normalise_keeping_parents(path: str) -> str:
     """Give the absolute form without ``//``, ``/./`` or a last ``/``; ``..`` stays, since links decide it."""
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def link_parts(target: str) -> list[str]:
+    """Split a link's target into steps; a last ``/``, which asks for a directory, becomes a ``.``."""
+    parts = [part for part in target.split("/") if part]
+    return [*parts, "."] if target.endswith("/") else parts
+
+
+def parents(path: str) -> list[str]:
+    """Directories above a canonical path, innermost first, without the root: ``/a/b/c`` has /a/b and /a."""
+    above = []
+    while (path := posixpath.dirname(path)) != "/":
+        above.append(path)
+    return above

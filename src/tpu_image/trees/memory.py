@@ -47,7 +47,8 @@ def entry_of(node: Node) -> Entry:
         return Entry(Kind.FILE, node.mode, node.uid, node.gid, size=len(node.content))
     if isinstance(node, Directory):
         return Entry(Kind.DIRECTORY, node.mode, node.uid, node.gid)
-    return Entry(Kind.SYMLINK, 0o777, node.uid, node.gid, size=len(node.target), target=node.target)
+    size = len(node.target.encode("utf-8", "surrogateescape"))
+    return Entry(Kind.SYMLINK, 0o777, node.uid, node.gid, size, node.target)
 
 
 class MemoryTree(Tree):
@@ -60,13 +61,26 @@ class MemoryTree(Tree):
             self.put(path, node)
 
     def put(self, path: str, node: Node) -> None:
-        """Place a node at a path, with the directories above it."""
+        """Place a node at a path, with the directories above it.
+
+        Raises:
+            NotAFileError: the path leads through a file or link, or the node would hide what is below it.
+        """
         path = normalise(path)
+        hides = isinstance(self._nodes.get(path), Directory) and not isinstance(node, Directory)
+        if hides and self.list_canonical(path):
+            raise NotAFileError(path, "is a directory that is not empty")
+        missing = []
         parent = posixpath.dirname(path)
-        if parent not in self._nodes:
-            self.put(parent, Directory())
+        while parent not in self._nodes:
+            missing.append(parent)
+            parent = posixpath.dirname(parent)
+        if not isinstance(self._nodes[parent], Directory):
+            raise NotAFileError(parent, f"is a {entry_of(self._nodes[parent]).kind.value}, not a directory")
+        self._nodes.update(dict.fromkeys(reversed(missing), Directory()))
         self._nodes[path] = node
-        self._resolved_directories = {"/": "/"}
+        self.derived.clear()
+        self._resolved_directories = {"/"}
 
     def nodes(self) -> Iterator[tuple[str, Node]]:
         """Every canonical path and what is there, the root included, in the order of placing."""

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import posixpath
 
-from tpu_image.trees.base import READ_LIMIT, Entry, Kind, NotAFileError, NotFoundError, Tree
+from tpu_image.trees.base import (
+    READ_LIMIT,
+    Entry,
+    Kind,
+    NotAFileError,
+    NotFoundError,
+    TooLargeError,
+    Tree,
+    TreeError,
+    parents,
+)
 from tpu_image.trees.memory import Directory, File, Node, Symlink, entry_of
+
+NEW_DIRECTORIES_LIMIT = 64
+"""Directories made on the way to one path at most: a hostile link can name thousands."""
 
 
 class Overlay(Tree):
@@ -18,34 +31,48 @@ class Overlay(Tree):
         super().__init__()
         self.base = base
         self.written: dict[str, Node | None] = {}
+        self._replaced: set[str] = set()
 
     def lstat_canonical(self, path: str) -> Entry | None:
         """Describe what was written at the path, or what the base has there."""
         if path in self.written:
             node = self.written[path]
             return None if node is None else entry_of(node)
-        return self.base.lstat_canonical(path)
+        return None if self._is_below_replaced(path) else self.base.lstat_canonical(path)
 
     def read_canonical(self, path: str, limit: int) -> bytes:
         """Read what was written at the path, or what the base has there."""
-        if path not in self.written:
+        if path not in self.written and not self._is_below_replaced(path):
             return self.base.read_canonical(path, limit)
-        node = self.written[path]
+        node = self.written.get(path)
         if node is None:
             raise NotFoundError(path)
         if not isinstance(node, File):
             raise NotAFileError(path, f"is a {entry_of(node).kind.value}, not a regular file")
+        if len(node.content) > limit:
+            raise TooLargeError(path, f"is larger than {limit} bytes")
         return node.content
+
+    def head_canonical(self, path: str, length: int) -> bytes:
+        """Read the first bytes of what was written at the path, or of what the base has there."""
+        if path not in self.written and not self._is_below_replaced(path):
+            return self.base.head_canonical(path, length)
+        return super().head_canonical(path, length)
 
     def list_canonical(self, path: str) -> list[str]:
         """Names of the base's directory and of what was written into it, without what was removed."""
-        names = set(self.base.list_canonical(path))
+        replaced = path in self._replaced or self._is_below_replaced(path)
+        names = set() if replaced else set(self.base.list_canonical(path))
         for written, node in self.written.items():
             if posixpath.dirname(written) == path and written != "/":
                 names.discard(posixpath.basename(written))
                 if node is not None:
                     names.add(posixpath.basename(written))
         return list(names)
+
+    def _is_below_replaced(self, path: str) -> bool:
+        """Whether the base cannot be asked: above, it may have a link where this tree has something else."""
+        return not self._replaced.isdisjoint(parents(path))
 
     def write(
         self,
@@ -62,6 +89,7 @@ class Overlay(Tree):
 
         Raises:
             NotAFileError: something other than a regular file is there.
+            NotFoundError, LinkLoopError: as :meth:`resolve` says.
         """
         canonical = self.resolve(path)
         entry = self.lstat_canonical(canonical)
@@ -73,21 +101,23 @@ class Overlay(Tree):
             owner = (0, 0) if entry is None else (entry.uid, entry.gid)
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         self._make_parents(canonical)
-        self.written[canonical] = File(data, mode, *owner)
+        self._put(canonical, File(data, mode, *owner))
 
     def symlink(self, path: str, target: str) -> None:
         """Put a link at the path itself, in place of a file or link that is there.
 
         Raises:
             NotAFileError: a directory or device is there.
+            TreeError: the target is empty, which no link can be.
         """
+        if not target:
+            raise TreeError(path, "cannot be a link to an empty path")
         canonical = self.resolve(path, follow_last=False)
         entry = self.lstat_canonical(canonical)
         if entry is not None and entry.kind not in (Kind.FILE, Kind.SYMLINK):
             raise NotAFileError(path, f"is a {entry.kind.value}, not a link")
         self._make_parents(canonical)
-        self.written[canonical] = Symlink(target)
-        self._resolved_directories = {"/": "/"}
+        self._put(canonical, Symlink(target))
 
     def make_directory(self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
         """Have a directory at the path with this mode and owner, and those above it."""
@@ -96,35 +126,61 @@ class Overlay(Tree):
         if entry is not None and entry.kind is not Kind.DIRECTORY:
             raise NotAFileError(path, f"is a {entry.kind.value}, not a directory")
         self._make_parents(canonical)
-        self.written[canonical] = Directory(mode, *owner)
+        self._put(canonical, Directory(mode, *owner))
 
     def remove(self, path: str) -> None:
-        """Take away the file or link at the path itself; nothing happens where there is none."""
-        canonical = self.resolve(path, follow_last=False)
+        """Take away the file or link at the path itself; nothing happens where there is none.
+
+        Raises:
+            NotAFileError: a directory or device is there.
+        """
+        try:
+            canonical = self.resolve(path, follow_last=False)
+        except NotFoundError:
+            return
         entry = self.lstat_canonical(canonical)
         if entry is None:
             return
-        if entry.kind is Kind.DIRECTORY:
-            raise NotAFileError(path, "is a directory; only files and links are removed")
-        self.written[canonical] = None
-        self._resolved_directories = {"/": "/"}
+        if entry.kind not in (Kind.FILE, Kind.SYMLINK):
+            raise NotAFileError(path, f"is a {entry.kind.value}; only files and links are removed")
+        self._put(canonical, None)
 
     def _make_parents(self, canonical: str) -> None:
+        missing: list[str] = []
         parent = posixpath.dirname(canonical)
-        entry = self.lstat_canonical(parent)
-        if entry is None:
-            self._make_parents(parent)
-            self.written[parent] = Directory()
-        elif entry.kind is not Kind.DIRECTORY:
+        while (entry := self.lstat_canonical(parent)) is None:
+            if len(missing) == NEW_DIRECTORIES_LIMIT:
+                raise TreeError(
+                    canonical, f"lies more than {NEW_DIRECTORIES_LIMIT} directories below any that exists"
+                )
+            missing.append(parent)
+            parent = posixpath.dirname(parent)
+        if entry.kind is not Kind.DIRECTORY:
             raise NotAFileError(parent, f"is a {entry.kind.value}, not a directory")
+        for directory in reversed(missing):
+            self._put(directory, Directory())
+
+    def _put(self, canonical: str, node: Node | None) -> None:
+        entry = self.lstat_canonical(canonical)
+        if entry is None or entry.kind is not Kind.DIRECTORY:
+            self._replaced.add(canonical)
+        self.written[canonical] = node
+        self.derived.clear()
+        self._resolved_directories = {"/"}
+
+    def absorb(self, trial: Overlay) -> None:
+        """Make the writes of an overlay over this one its own."""
+        for path, node in trial.written.items():
+            self._put(path, node)
 
     def before(self, path: str) -> Node | None:
         """What the base has at a canonical path; None where nothing is.
 
         Raises:
             NotAFileError: a device, socket or fifo is there.
+            NotReadableError, TooLargeError: the file there cannot be read whole.
         """
-        entry = self.base.lstat_canonical(path)
+        entry = None if self._is_below_replaced(path) else self.base.lstat_canonical(path)
         if entry is None:
             return None
         if entry.kind is Kind.FILE:
@@ -134,4 +190,4 @@ class Overlay(Tree):
             return Symlink(entry.target, entry.uid, entry.gid)
         if entry.kind is Kind.DIRECTORY:
             return Directory(entry.mode, entry.uid, entry.gid)
-        raise NotAFileError(path, f"is a {entry.kind.value}")
+        raise NotAFileError(path, f"is a {entry.kind.value}; only files, links and directories are changed")

@@ -1,0 +1,74 @@
+# `make image` and `make test` are the two commands to know. Each installs what it needs on Debian or Ubuntu.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/installed
+
+# Python's venv; tools that make a root; tools that the tests hold our claims against.
+PACKAGES := python3-venv \
+	mmdebstrap debian-archive-keyring \
+	bash cloud-init dash e2fsprogs libpam-modules shellcheck systemd systemd-container udev umockdev
+
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+WORKERS ?= auto
+
+.PHONY: help
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: packages $(INSTALLED) ## Install system packages and the virtual environment
+
+.PHONY: packages
+packages:
+	@tools/install-packages $(PACKAGES)
+
+$(INSTALLED): pyproject.toml | packages
+	test -x $(PYTHON) || "$$(tools/find-python)" -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+.PHONY: image
+image: setup ## Make a TPU root from a real Debian one, and check it
+	root=$$(tools/debian-root) && $(AS_ROOT) tools/make-image $(PYTHON) "$$root"
+
+.PHONY: test
+ifeq ($(AS_ROOT),)
+test: setup ## Run every test, the ones on a real Debian root included
+	root=$$(tools/debian-root) && TPU_IMAGE_TEST_ROOT_TAR=$$root $(PYTHON) -m pytest -n $(WORKERS)
+else
+# A root with many owners can be unpacked by root alone: those tests run as root, the others as you.
+test: setup
+	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real'
+	root=$$(tools/debian-root) && sudo env PYTHONDONTWRITEBYTECODE=1 TPU_IMAGE_TEST_ROOT_TAR=$$root \
+		$(PYTHON) -m pytest -p no:cacheprovider -n $(WORKERS) -m real
+endif
+
+.PHONY: lint
+lint: setup ## Run the linters and the type checker
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	shellcheck tools/* .ci/run
+
+.PHONY: check
+check: lint ## Run the linters and the quick tests
+	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real'
+
+.PHONY: zipapp
+zipapp: setup ## Make dist/tpu-image.pyz, the checker as a single file
+	$(PYTHON) -m tpu_image.single_file dist/tpu-image.pyz
+	@ls -l dist/tpu-image.pyz
+
+.PHONY: benchmark
+benchmark: setup ## Time check and apply on a real Debian root
+	$(AS_ROOT) rm -rf --one-file-system build/benchmark && mkdir -p build/benchmark
+	root=$$(tools/debian-root) && $(AS_ROOT) tar -xf "$$root" -C build/benchmark --exclude='./dev/*'
+	$(AS_ROOT) $(PYTHON) benchmarks/check_and_apply.py build/benchmark
+
+.PHONY: clean
+clean: ## Remove everything that was made here (the cache folder stays)
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	$(AS_ROOT) rm -rf --one-file-system build
+	find src tests -name __pycache__ -exec rm -rf {} +

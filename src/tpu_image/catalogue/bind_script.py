@@ -1,0 +1,205 @@
+"""The program that udev runs to bind a TPU function: our own, and how another one is read.
+
+A script that is not ours is never run, only read: which steps of the document's it takes, and which of the
+faults of the document's own script it has. That it works is for a boot to prove.
+
+Source: section "Associa i dispositivi TPU a VFIO" of the document (R3).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tpu_image.catalogue import files
+from tpu_image.catalogue.device_events import MARKS
+from tpu_image.catalogue.requirement import Profile
+from tpu_image.formats import FormatError
+from tpu_image.trees.base import Kind, NotAFileError, NotFoundError, TooLargeError, Tree
+
+SCRIPT = "/lib/udev/bind_to_vfio_pci.sh"
+"""Where the document puts the script."""
+
+SCRIPT_LIMIT = 256 * 1024
+"""Bytes of a script that are read at most."""
+
+
+def render(profile: Profile) -> str:
+    """Give our script, opening the nodes as the profile asks.
+
+    Raises:
+        FormatError: the profile's group is no name that groupadd(8) takes.
+    """
+    text = files.read("bind_to_vfio_pci.sh")
+    text = text.replace("\nnode_mode=0666\n", f"\nnode_mode={profile.device_mode:04o}\n", 1)
+    return text.replace("\nnode_group=\n", f"\nnode_group={valid_group(profile)}\n", 1)
+
+
+def valid_group(profile: Profile) -> str:
+    """Give the profile's group, empty for none, once it is known to be safe in a rule and in a shell script.
+
+    Raises:
+        FormatError: it is no name that groupadd(8) takes.
+    """
+    group = profile.device_group
+    if group and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}", group):
+        raise FormatError(
+            f"device group {group!r} is not a group name: use lower case letters, digits, - and _"
+        )
+    return group
+
+
+def unusable(tree: Tree, path: str, *, interpreted: bool = False) -> str:
+    """Say why a program cannot be started, empty where it can. ``interpreted``: an interpreter reads it."""
+    entry = tree.stat(path)
+    if entry is None:
+        return "does not exist"
+    if entry.kind is not Kind.FILE:
+        return f"is a {entry.kind.value}"
+    if interpreted:
+        return ""
+    if not entry.mode & 0o111:
+        return f"is not executable (mode {entry.mode:04o})"
+    return _shebang_fault(tree, path) if entry.size <= SCRIPT_LIMIT else ""
+
+
+def _shebang_fault(tree: Tree, path: str) -> str:
+    first = read(tree, path).partition("\n")[0]
+    if first.startswith("\x7fELF"):
+        return ""
+    if not first.startswith("#!"):
+        return "has no #! line, without which udev cannot start it"
+    if first.endswith("\r"):
+        return "has CR LF line ends: the kernel looks for an interpreter whose name ends in CR"
+    words = first[2:].split()
+    if not words:
+        return "names no interpreter after #!"
+    names = words[:1]
+    if posixpath.basename(words[0]) == "env":
+        names += [word for word in words[1:] if not word.startswith("-") and "=" not in word][:1]
+    for name in names:
+        places = [name] if name.startswith("/") else [f"/usr/bin/{name}", f"/bin/{name}"]
+        if not any(_is_executable(tree, place) for place in places):
+            return f"needs the interpreter {name}, which is not there"
+    return ""
+
+
+def _is_executable(tree: Tree, path: str) -> bool:
+    entry = tree.stat(path)
+    return entry is not None and entry.kind is Kind.FILE and bool(entry.mode & 0o111)
+
+
+def read(tree: Tree, path: str) -> str:
+    """Read a script; empty where there is no file, or none that could be a script."""
+    try:
+        return tree.read_bytes(path, SCRIPT_LIMIT).decode("utf-8", "surrogateescape")
+    except (NotFoundError, NotAFileError, TooLargeError):
+        return ""
+
+
+def code(text: str) -> str:
+    """Give a script without the lines that are comments."""
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+
+
+def binds(text: str) -> bool:
+    """Whether a script is about binding a device to vfio-pci at all."""
+    lines = code(text)
+    return "vfio-pci" in lines or "vfio_pci" in lines or "driver_override" in lines
+
+
+def marks_groups(text: str) -> bool:
+    """Whether a script marks the IOMMU group of its function for the rule that opens group nodes."""
+    return MARKS in code(text)
+
+
+def takes_bare_address(text: str) -> bool:
+    """Whether a script accepts a PCI address alone: ours does, and the document's."""
+    lines = code(text)
+    return MARKS in lines or "[[:xdigit:]]" in lines
+
+
+class Step(NamedTuple):
+    """One thing that the document's script does for a function."""
+
+    name: str
+    found: Callable[[str, Profile], bool]
+
+
+def _opens_node(lines: str, profile: Profile) -> bool:
+    if profile.device_group:
+        return "chmod" in lines and "660" in lines and profile.device_group in lines
+    return "chmod" in lines and any(mode in lines for mode in ("666", "a+rw", "o+rw", "+rw"))
+
+
+_COMPARING = ("=~", "case ", "grep", "expr ", "re.match", "re.fullmatch", " -e ", " -d ")
+_ADDRESSES = ("$1", "${1", "xdigit", "0-9", "/sys/bus/pci/devices/")
+
+
+def _checks_address(lines: str, profile: Profile) -> bool:
+    del profile
+    return any(
+        any(word in line for word in _COMPARING) and any(word in line for word in _ADDRESSES)
+        for line in lines.splitlines()
+    )
+
+
+LOAD_STEP, NODE_STEP, INTERRUPTS_STEP = "load vfio-pci", "open /dev/vfio/GROUP", "set allow_unsafe_interrupts"
+"""Steps that another part of the system can take in the script's place."""
+
+STEPS: tuple[Step, ...] = (
+    Step(LOAD_STEP, lambda t, _: "modprobe" in t and "vfio" in t),
+    Step("check that its argument is a PCI address", _checks_address),
+    Step("set driver_override", lambda t, _: "driver_override" in t),
+    Step("unbind another driver", lambda t, _: "unbind" in t),
+    Step("have vfio-pci probe the function", lambda t, _: "drivers_probe" in t or "vfio-pci/bind" in t),
+    Step(NODE_STEP, _opens_node),
+    Step(INTERRUPTS_STEP, lambda t, p: p.architecture != "x86_64" or "allow_unsafe_interrupts" in t),
+)
+"""The steps of R3."""
+
+
+def missing_steps(text: str, profile: Profile) -> list[str]:
+    """Name the steps that a script does not take, as far as reading it tells."""
+    lines = code(text)
+    return [step.name for step in STEPS if not step.found(lines, profile)]
+
+
+def known_faults(text: str) -> list[tuple[int, str]]:
+    """Find the faults of the document's script in another one: the line, from 1, and what is wrong there."""
+    lines = [line if not line.lstrip().startswith("#") else "" for line in text.splitlines()]
+    found = [
+        _exits_before_chmod(lines),
+        _first(lines, "{2}.[[:xdigit:]]", "the address pattern also accepts 0000:00:0470"),
+        _first(lines, "^[[:xdigit:]]{4}:", "the address pattern refuses PCI domains of more than 4 digits"),
+        _says_bound_too_early(lines),
+    ]
+    return [fault for fault in found if fault is not None]
+
+
+def _first(lines: list[str], text: str, reason: str) -> tuple[int, str] | None:
+    return next(((number, reason) for number, line in enumerate(lines, 1) if text in line), None)
+
+
+def _exits_before_chmod(lines: list[str]) -> tuple[int, str] | None:
+    """Find an exit with success between the comparison with vfio-pci and the chmod."""
+    compared = False
+    for number, line in enumerate(lines, 1):
+        if "chmod" in line:
+            return None
+        if compared and line.split() in (["exit"], ["exit", "0"]):
+            return number, "it exits before its chmod when the function is on vfio-pci already"
+        compared = compared or ("if" in line and "vfio-pci" in line)
+    return None
+
+
+def _says_bound_too_early(lines: list[str]) -> tuple[int, str] | None:
+    """Find the message of success that follows the probe with no look at the result."""
+    probed = False
+    for number, line in enumerate(lines, 1):
+        if probed and "echo" in line and "Bound" in line:
+            return number, "it reports success without looking whether the kernel bound the function"
+        probed = "drivers_probe" in line or (probed and not line.strip())
+    return None

@@ -1,0 +1,66 @@
+"""``tpu-image check``: does this meet every requirement?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from tpu_image.catalogue.requirement import Profile
+from tpu_image.cli import NOT_OK, OK, options, reports
+from tpu_image.inspection import inspect, opened
+from tpu_image.output import emit, wants_color
+
+
+@click.command(
+    "check",
+    epilog=options.examples(
+        "tpu-image check                             this machine",
+        "tpu-image check /mnt/root --tpu v6e         the root of an image, for v6e alone",
+        "tpu-image check --only kernel --only vfio   two sections",
+        "tpu-image check . --live recording          with a recorded /proc, /sys and /dev",
+        'tpu-image check --waive kernel.idle="power budget"',
+        "tpu-image check . --format sarif -o tpu-image.sarif",
+    ),
+)
+@click.argument("target", default="/", metavar="[TARGET]")
+@click.option(
+    "--live",
+    metavar="DIR",
+    help="Take the running machine's /proc, /sys, /dev and /run from below DIR.",
+)
+@options.profile_options
+@options.only_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(reports.FORMATS),
+    default="text",
+    show_default=True,
+    help="How the result is written.",
+)
+@options.output_option
+@options.quiet_option
+@options.color_option
+@options.debug_option
+def command(
+    target: str,
+    live: str | None,
+    profile: Profile,
+    only: Sequence[str],
+    form: str,
+    output: Path | None,
+    quiet: bool,
+    color: str,
+) -> int:
+    """Say whether TARGET meets every requirement of a TPU image.
+
+    TARGET is a directory that holds the root of an image, or / (the default): this machine, whose devices,
+    kernel and limits are then looked at too. Nothing is changed.
+    """
+    with opened(target, live) as it:
+        report = inspect(it, profile, only)
+    colored = wants_color(color) and output is None
+    emit(reports.render(report, form, color=colored, quiet=quiet), output)
+    return OK if report.ok else NOT_OK

@@ -1,0 +1,202 @@
+"""Options that several commands have, and the profile that they describe."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from tpu_image import catalogue
+from tpu_image.catalogue import choices
+from tpu_image.catalogue.hardware import Generation, MachineType
+from tpu_image.catalogue.requirement import Platform, Profile
+from tpu_image.cli.failures import UnusableError
+from tpu_image.cli.settings import Settings
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def examples(*lines: str) -> str:
+    """Give the end of a command's help: its examples, kept as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _set_debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    del parameter
+    if value:
+        context.ensure_object(Settings).debug = True
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_debug,
+    help="Show errors with their traceback.",
+)
+
+
+def complete_requirement(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the id of a requirement in the shell."""
+    del context, parameter
+    return [
+        CompletionItem(requirement.id, help=requirement.title)
+        for requirement in catalogue.requirements()
+        if requirement.id.startswith(incomplete)
+    ]
+
+
+def _reading(read: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Make a callback that reads the value, or each value, of an option and names the option in a refusal."""
+
+    def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        try:
+            if isinstance(value, tuple):
+                return tuple(map(read, value))
+            return None if value is None else read(value)
+        except (choices.ChoiceError, catalogue.UnknownRequirementError) as error:
+            raise click.BadParameter(str(error.args[0]), context, parameter) from error
+
+    return callback
+
+
+def _selectable(name: str) -> str:
+    catalogue.select([name])
+    return name
+
+
+only_option = click.option(
+    "--only",
+    metavar="ID",
+    multiple=True,
+    callback=_reading(_selectable),
+    shell_complete=complete_requirement,
+    help="Only this requirement, or section such as 'kernel'. May be repeated.",
+)
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the result to FILE, which appears whole or not at all.",
+)
+
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Show only what needs attention, and no progress."
+)
+
+color_option = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colours in text; auto: on a terminal, unless NO_COLOR is set.",
+)
+
+_PROFILE_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "platform": click.option(
+        "--platform",
+        type=click.Choice([platform.value for platform in Platform]),
+        callback=_reading(choices.platform),
+        help="Who starts the machines.  [default: compute-engine]",
+    ),
+    "tpu": click.option(
+        "--tpu",
+        metavar="LIST",
+        callback=_reading(choices.generations),
+        help="TPU generations, separated by commas.  [default: v5p,v6e,tpu7x]",
+    ),
+    "machine": click.option(
+        "--machine",
+        metavar="TYPE",
+        callback=_reading(choices.machine_type),
+        help="A machine type, such as ct6e-standard-4t, in place of --tpu.",
+    ),
+    "telemetry": click.option(
+        "--telemetry/--no-telemetry", default=None, help="Also require the telemetry collector."
+    ),
+    "device_group": click.option(
+        "--device-group",
+        metavar="NAME",
+        callback=_reading(choices.device_group),
+        help="Group that owns the device nodes, with mode 0660.  [default: everyone, 0666]",
+    ),
+    "no_agent": click.option("--no-agent", is_flag=True, help="The vBar agent comes from elsewhere."),
+    "waive": click.option(
+        "--waive",
+        metavar="ID=REASON",
+        multiple=True,
+        callback=_reading(choices.waiver),
+        shell_complete=complete_requirement,
+        help="A requirement that need not hold, and why. May be repeated.",
+    ),
+    "spec": click.option(
+        "--spec",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Specification file (tpu-image.yaml); the other options go before what it says.",
+    ),
+}
+
+
+def profile_options(function: Function) -> Function:
+    """Give a command the options that describe a profile; it gets them as one argument, ``profile``."""
+
+    @functools.wraps(function)
+    def with_profile(**arguments: Any) -> Any:
+        chosen = {name: arguments.pop(name) for name in _PROFILE_OPTIONS}
+        return function(profile=make_profile(chosen), **arguments)
+
+    decorated: Any = with_profile
+    for option in reversed([*_PROFILE_OPTIONS.values()]):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def make_profile(chosen: Mapping[str, Any]) -> Profile:
+    """Make a profile of the values of the profile options, over what the specification file says.
+
+    Raises:
+        UnusableError: the specification file is wrong, or two options contradict each other.
+    """
+    profile = _specified(chosen["spec"]) if chosen["spec"] else Profile()
+    changes: dict[str, Any] = {"waivers": {**profile.waivers, **dict(chosen["waive"])}}
+    for field in ("platform", "telemetry", "device_group"):
+        if chosen[field] is not None:
+            changes[field] = chosen[field]
+    if chosen["tpu"] or chosen["machine"]:
+        changes["generations"] = _generations(chosen["tpu"], chosen["machine"])
+    if chosen["no_agent"]:
+        changes["agent_elsewhere"] = True
+    return replace(profile, **changes)
+
+
+def _generations(
+    listed: tuple[Generation, ...] | None, machine: MachineType | None
+) -> tuple[Generation, ...]:
+    if machine is None:
+        return listed or ()
+    of_machine = choices.generations(machine.generation)
+    if listed and listed != of_machine:
+        raise UnusableError(
+            f"--machine {machine.name} has {machine.generation}: leave --tpu out, or give that"
+        )
+    return of_machine
+
+
+def _specified(path: Path) -> Profile:
+    from tpu_image import spec
+
+    try:
+        return spec.load(path).to_profile()
+    except spec.SpecificationError as error:
+        raise UnusableError(*error.problems) from error

@@ -1,0 +1,34 @@
+"""``tpu-image schema``: the JSON schemas of what it prints and reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tpu_image.cli import options
+from tpu_image.output import emit
+from tpu_image.report.json import dump
+
+
+@click.command(
+    "schema",
+    epilog=options.examples(
+        "tpu-image schema check                      of check --format json",
+        "tpu-image schema spec -o spec.schema.json   of the specification file, for an editor",
+    ),
+)
+@click.argument("document", type=click.Choice(["check", "spec"]))
+@options.output_option
+@options.debug_option
+def command(document: str, output: Path | None) -> None:
+    """Print the JSON schema (draft 2020-12) of a document."""
+    if document == "check":
+        from tpu_image.report.schema import check_schema
+
+        schema = check_schema()
+    else:
+        from tpu_image.spec import json_schema
+
+        schema = json_schema()
+    emit(dump(schema), output)

@@ -1,0 +1,369 @@
+"""udev rules files: parsed losslessly, with what udev makes of every line.
+
+A file is a sequence of items: a comment, a blank line, or a rule with the physical lines that its
+continuation backslashes join. Joining the items gives the file back byte for byte.
+
+Sources: udev(7); the behaviour of systemd's ``udev-rules.c`` in versions 249 to 257 (what is tolerated and
+what voids a line) and of ``udevadm verify`` (254 and newer) for what it refuses; 258 voids a line that names
+an unknown user or group.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tpu_image.formats.udev_tokens import FIXED_KEYS, JUMPS, LABELS, Token, complaints, judge
+
+WHITESPACE = " \t\n\r"
+LINE_LIMIT = 16384
+"""Bytes of one line with its continuations at which udev gives the line up (``UDEV_LINE_SIZE``)."""
+
+
+class Severity(enum.Enum):
+    """What a finding means for the line."""
+
+    IGNORED = "ignored"
+    """udev drops the whole line."""
+    WARNING = "warning"
+    """udev logs it and goes on without the part in question."""
+    STYLE = "style"
+    """udev takes the line as it stands; ``udevadm verify`` refuses the file."""
+
+
+class Finding(NamedTuple):
+    """Something wrong with a line. ``line`` counts physical lines from 1."""
+
+    line: int
+    severity: Severity
+    reason: str
+
+
+@dataclass(slots=True)
+class Rule:
+    """One rule: the physical lines ``line`` to ``last_line``, joined into ``text``."""
+
+    line: int
+    last_line: int
+    text: str
+    segments: list[tuple[int, int, int]]
+    """Offset in ``text``, offset in the file and line of each piece that was joined."""
+    tokens: list[Token]
+    """As they are written."""
+    ordered: list[Token]
+    """As udev applies them: comparisons first, each key in its own place."""
+    error: str = ""
+    """Why udev ignores the line; empty when it does not."""
+    effects: int = 0
+    """Union of the effects of the tokens; see :mod:`tpu_image.formats.udev_tokens`."""
+    guards: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """Key, operator, value and prefix of each comparison with what an event never changes."""
+    since: int = 0
+    """systemd version that first takes every token; 0 where all do."""
+    goto: str = ""
+    label: str = ""
+    target: int | None = None
+    """Index, in its file, of the rule that its ``GOTO`` leads to; None where no label follows."""
+
+    def file_offset(self, offset: int) -> int:
+        """Translate an offset into ``text`` to one into the file."""
+        start, origin, _ = self._segment(offset)
+        return origin + offset - start
+
+    def line_of(self, token: Token) -> int:
+        """Give the physical line, from 1, on which a token begins."""
+        return self._segment(token.start)[2]
+
+    def _segment(self, offset: int) -> tuple[int, int, int]:
+        return next(segment for segment in reversed(self.segments) if segment[0] <= offset)
+
+
+class Item(NamedTuple):
+    """A stretch of the file as it stands: a comment, a blank line, or a rule."""
+
+    text: str
+    rule: Rule | None = None
+
+
+@dataclass(frozen=True)
+class RulesFile:
+    """A parsed file. ``error`` and ``error_line`` say why udev reads none of it, where that is so."""
+
+    items: tuple[Item, ...]
+    rules: tuple[Rule, ...]
+    error: str = ""
+    error_line: int = 0
+    passing: dict[object, list[int]] = field(default_factory=dict, compare=False, repr=False)
+    """Rules, by index, that pass their guards in an event already seen: for whoever evaluates them."""
+
+    def render(self) -> str:
+        """Give the text of the file, the same bytes that were parsed."""
+        return "".join(item.text for item in self.items)
+
+
+@functools.lru_cache(maxsize=512)
+def parse(text: str) -> RulesFile:
+    """Parse a rules file; every text is one: what udev does not understand is a rule with an ``error``."""
+    items: list[Item] = []
+    pending: Rule | None = None
+    item_start = 0
+    error = ""
+    error_line = number = 0
+    for number, (start, stop, following) in enumerate(_physical_lines(text), start=1):
+        if stop - start >= LINE_LIMIT // 4 and len(_encoded(text[start:stop])) >= LINE_LIMIT and not error:
+            error, error_line = f"a line of {LINE_LIMIT} bytes or more: udev stops reading the file", number
+        while start < stop and text[start] in WHITESPACE:
+            start += 1
+        comment = text.startswith("#", start, stop)
+        if pending is None and (comment or start == stop):
+            items.append(Item(text[item_start:following]))
+            item_start = following
+        if comment or item_start == following:
+            continue  # a comment inside a continued rule is not part of it
+        continued = stop > start and text[stop - 1] == "\\"
+        piece = text[start : stop - 1] if continued else text[start:stop]
+        if pending is None:
+            pending = Rule(number, number, piece, [(0, start, number)], [], [])
+        else:
+            pending.segments.append((len(pending.text), start, number))
+            if len(pending.text) < LINE_LIMIT:  # more is not read: the rule is void by then
+                pending.text += piece
+            pending.last_line = number
+        if not continued:
+            items.append(Item(text[item_start:following], _completed(pending)))
+            item_start, pending = following, None
+    if pending is not None:
+        pending.error = "the file ends inside a continued line"
+        items.append(Item(text[item_start:], pending))
+    rules = tuple(item.rule for item in items if item.rule is not None)
+    _resolve_gotos(rules)
+    return RulesFile(tuple(items), rules, error, error_line)
+
+
+def _resolve_gotos(rules: tuple[Rule, ...]) -> None:
+    """Find where every ``GOTO`` leads: to the nearest label of that name further down."""
+    ahead: dict[str, int] = {}
+    for index in range(len(rules) - 1, -1, -1):
+        rule = rules[index]
+        if rule.error:
+            continue
+        if rule.effects & JUMPS:
+            rule.target = ahead.get(rule.goto)
+            if rule.target is None:
+                rule.effects &= ~JUMPS  # udev forgets the GOTO, and a line that does nothing else
+        if rule.effects & LABELS:
+            ahead[rule.label] = index
+
+
+def _physical_lines(text: str) -> Iterator[tuple[int, int, int]]:
+    r"""Give start, end and start of the next for every line; ``\n``, ``\r`` and NUL end one in systemd."""
+    start = 0
+    if "\r" not in text and "\0" not in text:
+        while (stop := text.find("\n", start)) >= 0:
+            yield start, stop, stop + 1
+            start = stop + 1
+    else:
+        for end in re.finditer("\n(?:\r\0?|\0\r?)?|\r(?:\n\0?|\0\n?)?|\0(?:\n\r?|\r\n?)?", text):
+            yield start, end.start(), end.end()
+            start = end.end()
+    if start < len(text):
+        yield start, len(text), len(text)
+
+
+def _completed(rule: Rule) -> Rule:
+    """Read the tokens of a rule whose text is whole."""
+    if len(rule.segments) > 1 and len(_encoded(rule.text)) >= LINE_LIMIT:
+        rule.error = f"longer than {LINE_LIMIT - 1} bytes with its continuations"
+        return rule
+    rule.error = _read_tokens(rule)
+    rule.ordered = sorted(rule.tokens, key=_order)
+    if not rule.error and not rule.effects:
+        rule.error = "it only compares and assigns nothing"
+        if rule.text.rstrip(WHITESPACE).endswith(","):
+            rule.error += "; is the backslash that continues it missing?"
+    return rule
+
+
+def _order(token: Token) -> int:
+    return token.order
+
+
+@functools.lru_cache(maxsize=1)
+def _token_pattern() -> re.Pattern[str]:
+    return re.compile(
+        r"""[ \t\n\r,]*
+        ((?:[^ \t\n\r={+\-!:]|[+\-!:](?!=))+)       # key
+        (?:\{([^}]*)\})?
+        [ \t\n\r]* (==|!=|\+=|-=|:=|=) [ \t\n\r]*
+        (?:(i?)"([^"\\]*(?:\\(?:"|(?!"))[^"\\]*)*)"  # value, in which \" alone is an escape
+          |(e|ei|ie)"((?:[^"\\]|\\.)*)")            # value with C escapes""",
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+def _read_tokens(rule: Rule) -> str:
+    """Fill in the tokens of a rule; the answer is why udev ignores the line, or empty."""
+    match_at = _token_pattern().match
+    text, position = rule.text, 0
+    while position < len(text):
+        found = match_at(text, position)
+        if found is None:
+            return "" if not text[position:].strip(WHITESPACE + ",") else _unreadable(text, position)
+        key, attribute, operator, ignore_case, plain, prefix, escaped = found.groups()
+        value = plain.replace('\\"', '"') if prefix is None else _without_escapes(escaped)
+        if value is None:
+            return f"{key} has an escape sequence that does not exist"
+        token = Token(key, attribute, operator, value, prefix or ignore_case, found.start(1), found.end())
+        reason = judge(token)
+        if reason:
+            return reason
+        _note_effects(rule, token)
+        rule.tokens.append(token)
+        position = found.end()
+    return ""
+
+
+def _note_effects(rule: Rule, token: Token) -> None:
+    rule.effects |= token.effect
+    rule.since = max(rule.since, token.since)
+    if token.key in FIXED_KEYS:
+        rule.guards.append((token.key, token.operator, token.value, token.prefix))
+    if token.key == "GOTO" and not rule.goto:
+        rule.goto = token.value
+    elif token.effect == LABELS:
+        rule.label = token.value
+
+
+def _unreadable(text: str, position: int) -> str:
+    rest = text[position:].lstrip(WHITESPACE + ",")
+    shown = rest if len(rest) <= 40 else rest[:40] + "…"
+    if rest.startswith("#"):
+        return f"a comment cannot follow a rule on its line: {shown}"
+    if rest.replace('\\"', "").count('"') % 2:
+        return f"a closing quotation mark is missing in: {shown}"
+    return f'not KEY, operator and "value": {shown}'
+
+
+_SIMPLE_ESCAPES = dict(zip("abfnrtvs\\\"'", "\a\b\f\n\r\t\v \\\"'", strict=True))
+
+
+def _without_escapes(raw: str) -> str | None:
+    """Give the value of ``e"…"``; None where a C escape is not one."""
+    out: list[str] = []
+    position = 0
+    escape = re.compile(
+        r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([0-7]{3})|(.))", re.DOTALL
+    )
+    while (backslash := raw.find("\\", position)) >= 0:
+        out.append(raw[position:backslash])
+        found = escape.match(raw, backslash)
+        character = found and _escaped_character(*found.groups())
+        if not found or not character:
+            return None
+        out.append(character)
+        position = found.end()
+    out.append(raw[position:])
+    return _encoded("".join(out)).decode("utf-8", "surrogateescape")
+
+
+def _escaped_character(
+    byte: str | None, short: str | None, long: str | None, octal: str | None, letter: str | None
+) -> str:
+    """Give the character of one C escape; empty where it is none that udev takes (NUL among them)."""
+    if letter is not None:
+        return _SIMPLE_ESCAPES.get(letter, "")
+    number = int(octal, 8) if octal else int(byte or short or long or "0", 16)
+    if byte or octal:
+        return bytes([number]).decode("utf-8", "surrogateescape") if 0 < number < 256 else ""
+    return chr(number) if 0 < number <= 0x10FFFF and not 0xD800 <= number < 0xE000 else ""
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def lint(file: RulesFile, users: Collection[str], groups: Collection[str]) -> list[Finding]:
+    """Say what udev, or ``udevadm verify``, finds wrong with a file, in the order of its lines.
+
+    ``users`` and ``groups`` are the names that the system has; where there are none, none is looked up.
+    """
+    found = [Finding(file.error_line, Severity.IGNORED, file.error)] if file.error else []
+    referenced = {rule.target for rule in file.rules}
+    for index, rule in enumerate(file.rules):
+        if rule.error:
+            found.append(Finding(rule.line, Severity.IGNORED, rule.error))
+            continue
+        if rule.goto and not rule.effects & JUMPS:
+            found.append(Finding(rule.line, Severity.WARNING, f"no label {rule.goto} follows this GOTO"))
+        for token in rule.tokens:
+            found += _token_findings(rule, token, users, groups)
+        found += _style_findings(rule)
+        if rule.effects & LABELS and index not in referenced:
+            found.append(Finding(rule.line, Severity.STYLE, f"no GOTO leads to the label {rule.label}"))
+    return found
+
+
+def _token_findings(
+    rule: Rule, token: Token, users: Collection[str], groups: Collection[str]
+) -> Iterator[Finding]:
+    line = rule.line_of(token)
+    for reason in complaints(token):
+        yield Finding(line, Severity.WARNING, reason)
+    if token.since > 254:
+        yield Finding(line, Severity.WARNING, f"systemd before {token.since} ignores this line: {token.name}")
+    names = {"OWNER": users, "GROUP": groups}.get(token.key)
+    if names and is_unknown_name(token, names):
+        reason = (
+            f'{token.key}="{token.value}" does not exist: udev ignores it, from systemd 258 on the whole line'
+        )
+        yield Finding(line, Severity.WARNING, reason)
+
+
+def is_unknown_name(token: Token, names: Collection[str]) -> bool:
+    """Whether an ``OWNER`` or ``GROUP`` is a name (no number, no substitution) that is not in ``names``."""
+    return not token.value.isdecimal() and not set("%$") & set(token.value) and token.value not in names
+
+
+def _style_findings(rule: Rule) -> Iterator[Finding]:
+    """Say what ``udevadm verify`` refuses in how the tokens of a rule are separated."""
+    previous = 0
+    for position, token in enumerate(rule.tokens):
+        gap = rule.text[previous : token.start]
+        reason = _gap_reason(gap) if position else ("a comma before the first key" if "," in gap else "")
+        if reason:
+            yield Finding(rule.line_of(token), Severity.STYLE, reason)
+        previous = token.end
+    if "," in rule.text[previous:]:
+        yield Finding(rule.last_line, Severity.STYLE, "a comma after the last key")
+
+
+def _gap_reason(gap: str) -> str:
+    commas = gap.count(",")
+    if not commas:
+        return "a comma is missing"
+    if commas > 1:
+        return "more than one comma"
+    before, after = gap.split(",")
+    if before:
+        return "white space before the comma"
+    return "" if after else "no white space after the comma"
+
+
+def with_missing_commas(file: RulesFile) -> str:
+    """Give the text of the file with a comma wherever two keys of a rule have none between them."""
+    places = [
+        rule.file_offset(rule.tokens[position].end - 1) + 1
+        for rule in file.rules
+        if not rule.error
+        for position, token in enumerate(rule.tokens[1:])
+        if "," not in rule.text[rule.tokens[position].end : token.start]
+    ]
+    text = file.render()
+    for place in reversed(places):
+        separator = "," if text[place] in WHITESPACE else ", "
+        text = text[:place] + separator + text[place:]
+    return text

@@ -1,0 +1,70 @@
+"""From the name of a target to the report on it: what the command line and the single file share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpu_image import catalogue
+from tpu_image.catalogue import readings
+from tpu_image.catalogue.requirement import Profile
+from tpu_image.report.model import Report
+from tpu_image.trees.base import Tree, TreeError
+from tpu_image.trees.directory import DirectoryTree
+
+
+@dataclass(frozen=True)
+class Target:
+    """Files to check, and the running machine that they belong to."""
+
+    name: str
+    """As the user named it."""
+    tree: Tree
+    live: Tree | None
+    """``/proc``, ``/sys``, ``/dev`` and ``/run`` of the running machine; None where there is none."""
+    root: str = ""
+    """Absolute host path of the tree's root where it is a directory."""
+
+
+@contextlib.contextmanager
+def opened(name: str, live: str | None = None) -> Iterator[Target]:
+    """Open what a user names: ``/`` is the running machine, another directory the root of an image.
+
+    Args:
+        name: the target.
+        live: a directory with a recording of a running machine, in place of the machine itself.
+
+    Raises:
+        TreeError: it does not exist or is nothing that can be opened; the reason says what to give.
+    """
+    with contextlib.ExitStack() as stack:
+        tree = stack.enter_context(_directory(name, "give a directory, or / for this machine"))
+        machine: Tree | None = tree if is_running_machine(name) else None
+        if live is not None:
+            machine = stack.enter_context(_directory(live, "give a directory that holds proc, sys and dev"))
+        yield Target(name, tree, machine, str(Path(name).resolve()))
+
+
+def is_running_machine(name: str) -> bool:
+    """Whether a directory is the root of the machine that this runs on."""
+    return Path(name).resolve() == Path("/")
+
+
+def _directory(name: str, instead: str) -> DirectoryTree:
+    try:
+        return DirectoryTree(name)
+    except TreeError as error:
+        raise TreeError(name, f"{error.reason}; {instead}") from error
+
+
+def inspect(target: Target, profile: Profile, only: Sequence[str] = ()) -> Report:
+    """Check a target.
+
+    Raises:
+        UnknownRequirementError: ``only`` or a waiver names a requirement that does not exist.
+    """
+    verdicts = readings.check(target.tree, profile, live=target.live, only=only)
+    ok = readings.holds(verdicts)
+    return Report(target.name, profile, verdicts, ok, catalogue.requirements(), target.root)

@@ -1,0 +1,92 @@
+"""The JSON schema (draft 2020-12) of :mod:`tpu_image.report.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpu_image.catalogue import hardware
+from tpu_image.catalogue.requirement import Platform, Status
+from tpu_image.report.json import SCHEMA
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+
+
+def check_schema() -> dict[str, Any]:
+    """Give the schema of what ``tpu-image check --format json`` prints."""
+    properties = {
+        "schema": {"const": SCHEMA},
+        "target": _TEXT | {"description": "What was checked, as it was named."},
+        "profile": _profile(),
+        "ok": {
+            "type": "boolean",
+            "description": "Nothing fails, nothing is unknown, and something passes; the exit status is 0.",
+        },
+        "summary": _object({status.value: _COUNT for status in Status}),
+        "verdicts": {
+            "type": "array",
+            "items": _verdict(),
+            "description": "One for each requirement that was asked for, in the catalogue's order.",
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SCHEMA.replace('/', ':')}",
+        "title": "Result of tpu-image check",
+        "description": (
+            "Text quoted from the target is one printable line: control characters and bytes that are not"
+            " UTF-8 stand as backslash escapes, and a long text is cut."
+        ),
+        **_object(properties),
+    }
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _profile() -> dict[str, Any]:
+    generations = {"enum": [generation.name for generation in hardware.GENERATIONS]}
+    return _object(
+        {
+            "platform": {"enum": [platform.value for platform in Platform]},
+            "generations": {"type": "array", "items": generations, "minItems": 1, "uniqueItems": True},
+            "architecture": _TEXT,
+            "telemetry": {"type": "boolean"},
+            "device_group": _TEXT | {"description": "Group that owns the device nodes; empty for 0666."},
+            "agent": {"enum": ["install", "elsewhere"]},
+            "waive": {
+                "type": "object",
+                "additionalProperties": _TEXT,
+                "description": "Requirement id to the reason for which it need not hold.",
+            },
+        }
+    )
+
+
+def _verdict() -> dict[str, Any]:
+    return _object(
+        {
+            "requirement": _TEXT | {"pattern": r"^[a-z0-9-]+(\.[a-z0-9-]+)+$"},
+            "status": {"enum": [status.value for status in Status]},
+            "message": _TEXT,
+            "evidence": {"type": "array", "items": _evidence()},
+            "remedy": _TEXT | {"description": "What to do about it; empty where there is nothing to do."},
+        }
+    )
+
+
+def _evidence() -> dict[str, Any]:
+    return _object(
+        {
+            "path": _TEXT | {"description": "Absolute within the target."},
+            "line": _COUNT | {"description": "Counts from 1; 0 where there is no line."},
+            "found": _TEXT,
+            "expected": _TEXT,
+        }
+    )

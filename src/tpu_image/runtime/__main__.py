@@ -1,0 +1,147 @@
+"""The program in the archive: one boot task, one line about it, one exit status of sysexits.h.
+
+====  =================================================================
+ 0    done, or nothing to do
+64    wrong arguments
+65    the attribute or ``/etc/environment`` cannot be used as it is
+66    the attribute or key is not set: this is no TPU VM
+69    the metadata server did not give the value
+73    the file could not be written
+77    the metadata server refuses to give the value
+====  =================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Callable
+
+from tpu_image.formats import FormatError
+from tpu_image.runtime import settings, system_environment
+from tpu_image.runtime.atomic_file import Owner
+from tpu_image.runtime.metadata import (
+    EmptyAnswerError,
+    ForbiddenError,
+    MetadataError,
+    MetadataServer,
+    NotSetError,
+)
+
+BOOT_SECONDS = 60.0
+"""How long a boot task asks for its attribute; the unit starts it again some times after that."""
+
+INTERACTIVE_SECONDS = 30.0
+"""How long somebody waits for one value."""
+
+SYSTEM_ENVIRONMENT_TASKS = {
+    "cloudsdk-python": (system_environment.with_cloudsdk_python,),
+    "storage-timeouts": (system_environment.with_storage_timeouts,),
+    "system-environment": (system_environment.with_cloudsdk_python, system_environment.with_storage_timeouts),
+}
+"""What each task corrects in ``/etc/environment``."""
+
+USAGE = f"usage: {' | '.join(['environment', *SYSTEM_ENVIRONMENT_TASKS])} | get-metadata KEY [DEFAULT [TYPE]]"
+
+
+class TaskError(Exception):
+    """A task failed: one line for a person and an exit status for a program."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def main(arguments: list[str]) -> int:
+    """Run one task and give the exit status; every failure is one line on standard error."""
+    try:
+        _run(arguments)
+        sys.stdout.flush()
+    except TaskError as error:
+        print(f"tpu-image: {_one_line(str(error))}", file=sys.stderr)
+        return error.status
+    except OSError as error:
+        print(f"tpu-image: {_one_line(_explain(error))}", file=sys.stderr)
+        return os.EX_CANTCREAT
+    except KeyboardInterrupt:
+        return 130
+    return os.EX_OK
+
+
+def _run(arguments: list[str]) -> None:
+    task, rest = (arguments[0] if arguments else ""), arguments[1:]
+    if task == "get-metadata" and 1 <= len(rest) <= 3 and rest[0]:
+        _print_metadata(*rest)
+    elif task == "environment" and not rest:
+        _update_environment()
+    elif task in SYSTEM_ENVIRONMENT_TASKS and not rest:
+        _update_system_environment(SYSTEM_ENVIRONMENT_TASKS[task])
+    else:
+        raise TaskError(USAGE, os.EX_USAGE)
+
+
+def _print_metadata(key: str, default: str | None = None, directory: str = "attributes") -> None:
+    from tpu_image.runtime.get_metadata import get_metadata
+
+    server = MetadataServer.of_this_machine(INTERACTIVE_SECONDS)
+    try:
+        value = get_metadata(server, key, default, directory)
+    except MetadataError as error:
+        raise TaskError(str(error), _status(error)) from error
+    sys.stdout.buffer.write(value + b"\n")
+
+
+def _update_environment() -> None:
+    from tpu_image.runtime import environment
+
+    path = settings.ENVIRONMENT_PATH
+    try:
+        count, written = environment.update(MetadataServer.of_this_machine(BOOT_SECONDS), _owner())
+    except NotSetError as error:
+        raise TaskError(f"{error}: this is no TPU VM; {path} stays as it is", os.EX_NOINPUT) from error
+    except MetadataError as error:
+        raise TaskError(f"{error}; {path} stays as it is", _status(error)) from error
+    except FormatError as error:
+        raise TaskError(f"{settings.ATTRIBUTE}: {error}; {path} stays as it is", os.EX_DATAERR) from error
+    print(f"{path}: {count} variables, {'written' if written else 'unchanged'}")
+
+
+def _owner() -> Owner:
+    """Give the user of the file, or this process's where that user does not exist; say what is unusual."""
+    try:
+        user = pwd.getpwnam(settings.USER)
+    except KeyError:
+        print(f"there is no user {settings.USER}: {settings.ENVIRONMENT_PATH} is given to root")
+        return Owner(os.geteuid(), os.getegid())
+    if user.pw_uid != settings.USER_ID:
+        print(f"the user {settings.USER} has the id {user.pw_uid} in place of {settings.USER_ID}")
+    return Owner(user.pw_uid, user.pw_gid)
+
+
+def _update_system_environment(corrections: tuple[Callable[[str], str], ...]) -> None:
+    path = settings.SYSTEM_ENVIRONMENT_PATH
+    try:
+        changed = system_environment.update(*corrections)
+    except FormatError as error:
+        raise TaskError(f"{path}: {error}; it stays as it is", os.EX_DATAERR) from error
+    print(f"{path}: {'written' if changed else 'unchanged'}")
+
+
+def _status(error: MetadataError) -> int:
+    kinds = {NotSetError: os.EX_NOINPUT, ForbiddenError: os.EX_NOPERM, EmptyAnswerError: os.EX_DATAERR}
+    return kinds.get(type(error), os.EX_UNAVAILABLE)
+
+
+def _explain(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+def _one_line(message: str) -> str:
+    """Keep a message that quotes metadata to one printable line of bounded length."""
+    printable = "".join(c if c.isprintable() else "\\x%02x" % ord(c) for c in message)
+    return printable if len(printable) <= 1000 else printable[:997] + "..."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tpu_image.catalogue.requirement import Platform, Profile, Status
+from tpu_image.catalogue.vbar_agent import VBAR, VbarAgentRuns
+from tpu_image.trees.memory import File, MemoryTree
+
+REQUIREMENT = VbarAgentRuns()
+HEADER = "  sl  local_address rem_address   st tx_queue rx_queue\n"
+LISTENING = {"/proc/net/tcp": f"{HEADER}   0: 00000000:20A1 00000000:0000 0A 0:0\n"}
+LISTENING_6 = {"/proc/net/tcp6": f"{HEADER}   0: {'0' * 32}:20A1 {'0' * 32}:0000 0A 0:0\n"}
+CONNECTED = {"/proc/net/tcp": f"{HEADER}   0: 0100007F:20A1 0100007F:9C40 01 0:0\n"}
+NODES = {"/dev/vfio/0": "", "/dev/vfio/1": "", "/dev/vfio/vfio": ""}
+
+
+def process(pid: int, *words: str, comm: str = "vbar_control_ag", parent: int = 1) -> dict[str, str]:
+    return {
+        f"/proc/{pid}/comm": f"{comm}\n",
+        f"/proc/{pid}/cmdline": "".join(f"{word}\0" for word in words),
+        f"/proc/{pid}/status": f"Name:\t{comm}\nPPid:\t{parent}\n",
+    }
+
+
+AGENT = process(812, "/usr/bin/vbar_control_agent", *VBAR.arguments)
+
+
+@dataclass(frozen=True)
+class Machine:
+    about: str
+    files: dict[str, str]
+    status: Status
+    mentions: tuple[str, ...] = ()
+    profile: Profile = field(default_factory=Profile)
+
+
+MACHINES = [
+    Machine("runs and listens", {**AGENT, **LISTENING, **NODES}, Status.PASS, ("process 812", "8353")),
+    Machine("listens on IPv6", {**AGENT, **LISTENING_6}, Status.PASS),
+    Machine(
+        "named by its words alone",
+        {**process(9, "vbar_control_agent", *VBAR.arguments, comm="x"), **LISTENING},
+        Status.PASS,
+    ),
+    Machine(
+        "its children do not count",
+        {**AGENT, **process(813, "vbar_control_agent", parent=812), **LISTENING},
+        Status.PASS,
+    ),
+    Machine("no TPU", {**process(1, "/sbin/init", comm="systemd")}, Status.SKIP, ("no TPU device node",)),
+    Machine("no group, container node alone", {"/dev/vfio/vfio": ""}, Status.SKIP),
+    Machine(
+        "dead", NODES, Status.FAIL, ("device nodes are there, but the vBar agent does not run", "/dev/vfio/0")
+    ),
+    Machine("dead on a v4", {"/dev/accel0": ""}, Status.FAIL, ("/dev/accel0",)),
+    Machine("zombie", {**process(812), **NODES}, Status.FAIL, ("does not run",)),
+    Machine("dead elsewhere", NODES, Status.WARN, ("--no-agent",), Profile(agent_elsewhere=True)),
+    Machine("not listening", {**AGENT, **NODES}, Status.FAIL, ("does not listen on port 8353",)),
+    Machine("connected is not listening", {**AGENT, **CONNECTED}, Status.FAIL, ("does not listen",)),
+    Machine(
+        "twice",
+        {**AGENT, **process(900, "vbar_control_agent"), **LISTENING},
+        Status.WARN,
+        ("2 times", "812, 900"),
+    ),
+    Machine(
+        "other arguments",
+        {**process(812, "vbar_control_agent", "--gid="), **LISTENING},
+        Status.WARN,
+        ("without --logtostderr --uid=",),
+    ),
+    Machine("another listener", {**LISTENING, **NODES}, Status.WARN, ("something listens on port 8353",)),
+]
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.about)
+def test_the_machine_gets_its_verdict(machine: Machine) -> None:
+    tree = MemoryTree({path: File(text.encode()) for path, text in machine.files.items()})
+    verdict = REQUIREMENT.observe(tree, machine.profile)
+    shown = "\n".join([verdict.message, *(f"{e.path} {e.found}" for e in verdict.evidence), verdict.remedy])
+    assert verdict.status is machine.status, shown
+    for mention in machine.mentions:
+        assert mention in shown
+
+
+def test_gke_runs_the_agent_itself() -> None:
+    assert "GKE" in REQUIREMENT.applies(Profile(platform=Platform.GKE))
+    assert REQUIREMENT.applies(Profile(agent_elsewhere=True)) == ""

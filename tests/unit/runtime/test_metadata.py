@@ -1,0 +1,140 @@
+"""The metadata client against a server with every fault."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+import metadata_server
+from metadata_server import Answer, page, reply, serving, value
+from tpu_image.runtime import metadata
+from tpu_image.runtime.metadata import MetadataServer
+
+PATH = "instance/attributes/tpu-env"
+
+
+def server(
+    host: str, *, seconds: float = 5.0, attempt_seconds: float = 1.0, fallback: str = ""
+) -> MetadataServer:
+    return MetadataServer(host, fallback, seconds=seconds, attempt_seconds=attempt_seconds)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "FIRST_PAUSE_SECONDS", 0.01)
+
+
+def test_a_value_is_read_and_the_request_says_what_it_is() -> None:
+    with serving(value("TYPE: 'V6E'\n")) as running:
+        assert server(running.host).read(PATH) == b"TYPE: 'V6E'\n"
+        assert running.requests == [("/computeMetadata/v1/instance/attributes/tpu-env", "Google")]
+
+
+FINAL = [
+    ("404 of the server itself, a page", page(404), metadata.NotSetError, "tpu-env is not set"),
+    ("403", page(403), metadata.ForbiddenError, "refuses"),
+    ("400", reply(400), metadata.UnexpectedStatusError, "400"),
+    ("a redirect", reply(301, Location="http://127.0.0.1:9/"), metadata.UnexpectedStatusError, "directory"),
+    ("a body announced as huge", reply(200, b"x" * (2 << 20)), metadata.TooLargeError, "longer than 1048576"),
+    ("a body without end", metadata_server.flood, metadata.TooLargeError, "longer than 1048576"),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "reason"), [case[1:] for case in FINAL], ids=[case[0] for case in FINAL]
+)
+def test_an_answer_that_will_not_change_is_not_asked_for_again(
+    answer: Answer, kind: type[metadata.MetadataError], reason: str
+) -> None:
+    with serving(answer) as running:
+        with pytest.raises(kind, match=reason):
+            server(running.host).read(PATH)
+        assert len(running.requests) == 1
+
+
+TRANSIENT = [
+    ("503", reply(503), metadata.ServerError),
+    ("429", reply(429), metadata.ServerError),
+    ("404 page of something else", page(404, flavor=False), metadata.ForeignAnswerError),
+    ("200 without the header", reply(200, b"TYPE: x", flavor=False), metadata.ForeignAnswerError),
+    (
+        "a redirect of something else",
+        reply(302, flavor=False, Location="/login"),
+        metadata.ForeignAnswerError,
+    ),
+    ("a page with status 200", page(200), metadata.HtmlAnswerError),
+    ("a truncated body", reply(200, b"TYPE: ", length=100), metadata.TruncatedAnswerError),
+    ("silence", metadata_server.silence, metadata.UnreachableError),
+    ("a body that drips", metadata_server.drip, metadata.UnreachableError),
+    ("headers that drip", metadata_server.drip_headers, metadata.UnreachableError),
+    ("another protocol", metadata_server.garbage, metadata.ForeignAnswerError),
+]
+TRANSIENT_IDS = [case[0] for case in TRANSIENT]
+TRANSIENT_CASES = [case[1:] for case in TRANSIENT]
+
+
+@pytest.mark.parametrize(("answer", "kind"), TRANSIENT_CASES, ids=TRANSIENT_IDS)
+def test_what_may_pass_is_asked_for_again_until_it_does(
+    answer: Answer, kind: type[metadata.MetadataError]
+) -> None:
+    with serving(answer, answer, value("right")) as running:
+        assert server(running.host, attempt_seconds=0.3).read(PATH) == b"right"
+        assert len(running.requests) == 3
+
+
+@pytest.mark.parametrize(("answer", "kind"), TRANSIENT_CASES, ids=TRANSIENT_IDS)
+def test_what_does_not_pass_ends_at_the_deadline_as_what_it_is(
+    answer: Answer, kind: type[metadata.MetadataError]
+) -> None:
+    with serving(answer) as running:
+        started = time.monotonic()
+        with pytest.raises(kind, match="gave up after"):
+            server(running.host, seconds=0.8, attempt_seconds=0.3).read(PATH)
+        assert time.monotonic() - started < 1.5
+
+
+def test_a_name_that_does_not_resolve_is_replaced_by_the_address() -> None:
+    with serving(value("right")) as running:
+        assert server("no-such-name.invalid", fallback=running.host).read(PATH) == b"right"
+
+
+def test_a_look_up_that_hangs_leaves_time_for_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*arguments: object, **keywords: object) -> list[object]:
+        time.sleep(20)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    with serving(value("right")) as running:
+        assert server("metadata.google.internal", fallback=running.host).read(PATH) == b"right"
+
+
+def test_a_name_that_resolves_to_several_addresses_is_tried_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(value("right")) as running:
+        closed = (socket.AF_INET, 1, 6, "", ("127.0.0.2", 9))
+        open_one = (socket.AF_INET, 1, 6, "", running.server_address)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [closed, open_one])
+        assert server("metadata").read(PATH) == b"right"
+
+
+@pytest.mark.parametrize("host", ["no-such-name.invalid", "127.0.0.1:1", "a" * 100, "x:port", "", "a b"])
+def test_a_host_that_cannot_be_asked_is_an_error_of_one_line(host: str) -> None:
+    with pytest.raises(metadata.TransientError) as failed:
+        server(host, seconds=0.2).read(PATH)
+    assert "\n" not in str(failed.value)
+
+
+def test_another_host_may_be_named_and_then_has_no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    chosen = MetadataServer.of_this_machine(1.0)
+    assert (chosen.host, chosen.fallback) == ("127.0.0.1:1", "")
+    monkeypatch.delenv("GCE_METADATA_HOST")
+    chosen = MetadataServer.of_this_machine(1.0)
+    assert (chosen.host, chosen.fallback) == ("metadata.google.internal", "169.254.169.254")
+
+
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with serving(value("right")) as running:
+        assert server(running.host).read(PATH) == b"right"
