@@ -21,7 +21,7 @@ class MountedTree(Tree):
         """Put a tree at a path without links; what was there before is hidden."""
         self._trees[path] = tree
         self._trees = dict(sorted(self._trees.items(), key=lambda item: -len(item[0])))
-        self._resolved_directories = {"/": "/"}
+        self._resolved_directories = {"/"}
 
     def locate(self, path: str) -> tuple[str, str]:
         """Give the mount point that a path without links is below, and the path within its tree."""

@@ -101,10 +101,10 @@ class Ext4Tree(Tree):
         parent, _, name = path.rstrip("/").rpartition("/")
         if not name:
             return self._inode(path, ROOT_INODE)
-        place = self._places.get(parent) or self._walk(parent)
+        place = self._places.get(parent) or self._locate(parent)
         return None if place is None else self._child(path, place, name)
 
-    def _walk(self, path: str) -> _Place | None:
+    def _locate(self, path: str) -> _Place | None:
         """Go from the root to a directory, keeping the places on the way."""
         place = _Place(self._inode(path, ROOT_INODE), frozenset((ROOT_INODE,)))
         done = ""
