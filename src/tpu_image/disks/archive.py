@@ -23,7 +23,7 @@ GAP = 64 * 1024
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """What was written: lengths in bytes, SHA-256 in hexadecimal."""
+    """What was written: lengths in bytes, SHA-256 in hexadecimal (empty where it was not taken)."""
 
     size: int
     sha256: str
@@ -87,6 +87,23 @@ def write_archive(
         report=report,
     )
     return ArchiveResult(size, sink.hexdigest(), sum(extent.length for extent in stored))
+
+
+def write_raw(
+    disk: EditedDisk, file: BinaryIO, *, report: Callable[[int, int], None] | None = None
+) -> ArchiveResult:
+    """Write a disk as it is into an empty file, leaving holes where nothing is stored; its SHA-256 is not taken."""
+    stored = stored_extents(disk)
+    done = 0
+    for group in sparse_tar.pieces(stored, PIECE):
+        for extent in group:
+            file.seek(extent.offset)
+            file.write(disk.read_at(extent.offset, extent.length))
+            done += extent.length
+        if report is not None:
+            report(done, done)
+    file.truncate(disk.size)
+    return ArchiveResult(disk.size, "", done)
 
 
 def _parts(disk: EditedDisk, stored: Sequence[Extent], modified: int) -> Iterator[Callable[[], bytes]]:

@@ -39,7 +39,10 @@ def make(folder: Path, options: list[str], *, names: int = 30, size: int = 64 * 
         (files / "many" / f"a-file-with-a-rather-long-name-{number:05}").write_text(str(number))
     (files / "etc/grub").write_text("GRUB_TIMEOUT=5\n" * 300)
     os.link(files / "etc/grub", files / "etc/second-name")
+    (files / "etc/environment").write_text("A=b\n")
+    (files / "etc/large-before").write_bytes(random.Random(3).randbytes(300_000))
     os.symlink("grub", files / "etc/link")
+    os.symlink("y/" * 60 + "end", files / "etc/long-link-before")
     image = folder / "image"
     with image.open("wb") as file:
         file.truncate(size)
@@ -102,7 +105,10 @@ CHANGES: dict[str, Node | None] = {
     "/etc/empty": File(b""),
     "/etc/large": File(random.Random(1).randbytes(700_001), 0o4755),
     "/etc/grub": File(b"GRUB_TIMEOUT=0\n", 0o600, 1, 2),
+    "/etc/environment": File(b"A=b\nC=d\n" * 3000, 0o644),
+    "/etc/large-before": File(b"small now\n"),
     "/etc/link": Symlink("new"),
+    "/etc/long-link-before": Symlink("short"),
     "/etc/long-link": Symlink("x/" * 60 + "end"),
     "/var": Directory(0o755),
     "/var/scripts": Directory(0o2750, 0, 50),

@@ -328,6 +328,7 @@ class Ext4Editor:
             for block in range(run.physical, run.physical + run.blocks):
                 self._blocks.pop(block, None)
         record.set_mapping(b"", extents=False)
+        record.set_blocks(bool(record.inode.attribute_block))
 
     def _walk(self, record: InodeRecord) -> tuple[list[Run], list[int]]:
         """The blocks of the content as runs, and the blocks that index them.
