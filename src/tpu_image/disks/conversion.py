@@ -17,7 +17,9 @@ DRIVERS = {"vmdk": "vmdk", "vhdx": "vhdx", "vhd": "vpc", "vdi": "vdi"}
 TIME_LIMIT = 3600
 """Seconds that a conversion may take."""
 
-_VHD_FOOTER = 512
+VHD_FOOTER = 512
+"""Bytes that stand behind the disk in a VHD."""
+
 _VHD_FIXED, _VHD_DIFFERENCING = 2, 4
 
 
@@ -52,9 +54,9 @@ def read_vhd_footer(file: BlockSource) -> tuple[int, int]:
     Raises:
         UnsupportedError: the image is one of differences to another file.
     """
-    if file.size < _VHD_FOOTER:
+    if file.size < VHD_FOOTER:
         raise DamagedError("is cut short", file.name)
-    footer = file.read_at(file.size - _VHD_FOOTER, _VHD_FOOTER)
+    footer = file.read_at(file.size - VHD_FOOTER, VHD_FOOTER)
     if footer[:8] != b"conectix":
         raise DamagedError("has no VHD footer (cut short?)", file.name)
     kind = int.from_bytes(footer[60:64], "big")
@@ -65,7 +67,7 @@ def read_vhd_footer(file: BlockSource) -> tuple[int, int]:
 
 def _fixed_vhd(file: RawSource, size: int) -> BlockSource:
     """A fixed VHD is the disk as it is, with a footer behind it."""
-    if size > file.size - _VHD_FOOTER:
+    if size > file.size - VHD_FOOTER:
         raise DamagedError(f"holds less than the {size} bytes its footer speaks of", file.name)
     file.size = size
     file.container = "vhd"

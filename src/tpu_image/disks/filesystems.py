@@ -108,7 +108,7 @@ _RAID_0_90 = b"\xfc\x4e\x2b\xa9"
 def identify(source: BlockSource) -> FileSystem | None:
     """Tell what a partition (or a disk without partitions) holds; None where nothing is recognised.
 
-    Reads at most 70 KiB, in pieces of a few bytes each.
+    Reads a few bytes at each of some twenty places, and the root directory of a FAT for its label.
     """
     for signature in _SIGNATURES:
         if _peek(source, signature.offset, len(signature.magic)) == signature.magic:

@@ -25,8 +25,8 @@ class Mount(NamedTuple):
 def parse_fstab(text: str) -> list[Mount]:
     """Read the mounts of real file systems, in the order of the lines; malformed lines are left out."""
     mounts = []
-    for line in text.splitlines():
-        fields = [_unescaped(field) for field in line.split()]
+    for line in text.split("\n"):
+        fields = [_unescaped(field) for field in line.replace("\t", " ").split(" ") if field]
         if len(fields) < 3 or fields[0].startswith("#") or fields[2] in _VIRTUAL:
             continue
         if fields[1][:1] != "/" or len(fields[1]) > PATH_LIMIT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tpu_image.disks.conversion import VHD_FOOTER, open_foreign
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
 from tpu_image.disks.qcow2 import open_qcow2
 from tpu_image.disks.qcow2_header import FLATTEN, MAGIC
@@ -38,8 +39,6 @@ _STARTS = (
 )
 """Offset, bytes and name of the formats that are told by how they start."""
 
-_VHD_FOOTER = 512
-
 _COMPRESSED = ("xz", "zstd", "bzip2", "zip", "7z")
 
 
@@ -57,7 +56,7 @@ def container_format(file: BlockSource) -> str:
     for offset, magic, name in _STARTS:
         if start.startswith(magic, offset):
             return name
-    if file.size >= _VHD_FOOTER and file.read_at(file.size - _VHD_FOOTER, 8) == b"conectix":
+    if file.size >= VHD_FOOTER and file.read_at(file.size - VHD_FOOTER, 8) == b"conectix":
         return "vhd"
     return "raw"
 
@@ -84,13 +83,12 @@ def _open(path: str, form: str, chain: _Chain) -> BlockSource:
     file = open_raw(path)
     try:
         source = _open_file(file, form or container_format(file), chain)
-        if source.size > SIZE_LIMIT:
-            raise UnsupportedError(
-                f"is a disk of {source.size} bytes, more than 64 TiB", path, "name another"
-            )
     except BaseException:
         file.close()
         raise
+    if source.size > SIZE_LIMIT:
+        source.close()
+        raise UnsupportedError(f"is a disk of {source.size} bytes, more than 64 TiB", path, "name another")
     return source
 
 
@@ -118,8 +116,6 @@ def _open_file(file: RawSource, form: str, chain: _Chain) -> BlockSource:
         raise UnsupportedError(f"is {form}-compressed", file.name, "decompress it first")
     if form == "tar":
         raise UnsupportedError("is a tar archive that is not gzip'd", file.name, "compress it with gzip")
-    from tpu_image.disks.conversion import open_foreign
-
     return open_foreign(file, form)
 
 

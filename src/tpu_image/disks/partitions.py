@@ -48,7 +48,7 @@ ENTRIES_LIMIT = 4 * 1024 * 1024
 """Bytes of a GPT's entries; the usual table has 16 KiB."""
 
 PARTITIONS_LIMIT = 256
-"""Partitions of a disk, as in Linux (``DISK_MAX_PARTS``, include/linux/genhd.h)."""
+"""Partitions of a disk, as in Linux (``DISK_MAX_PARTS``, include/linux/blkdev.h)."""
 
 LOGICAL_LIMIT = 128
 """Logical partitions of an MBR that are looked for."""
@@ -127,6 +127,7 @@ def read_partition_table(source: BlockSource) -> PartitionTable:
 
     Raises:
         DamagedError: the disk has a table that contradicts itself or leads beyond the disk.
+        UnsupportedError: it has more than :data:`PARTITIONS_LIMIT` partitions.
     """
     first = source.read_at(0, min(512, source.size))
     gpt = _find_gpt(source, first)

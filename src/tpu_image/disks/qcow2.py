@@ -232,7 +232,12 @@ def open_qcow2(file: BlockSource, open_backing: BackingOpener) -> Qcow2Source:
     """
     header = read_header(file)
     backing = open_backing(header.backing_name, header.backing_format) if header.backing_name else None
-    return Qcow2Source(file, header, backing)
+    try:
+        return Qcow2Source(file, header, backing)
+    except DamagedError:
+        if backing is not None:
+            backing.close()
+        raise
 
 
 def read_l1(file: BlockSource, header: Header) -> array[int]:

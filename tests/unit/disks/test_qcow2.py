@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import struct
@@ -271,6 +272,19 @@ def test_a_chain_that_is_too_long_is_refused(tmp_path: Path) -> None:
         overlay(tmp_path / f"{level}", f"{level - 1}", "qcow2", "1M")
     with pytest.raises(UnsupportedError, match="more than 16 backing files"):
         open_image(tmp_path / "18")
+
+
+def test_a_refused_chain_leaves_no_file_open(content: Path, tmp_path: Path) -> None:
+    convert(content, tmp_path / "base", "compat=1.1")
+    image = overlay(tmp_path / "image", "base", "qcow2")
+    with image.open("r+b") as file:
+        file.truncate(0x50000)
+    write_at(image, entries_of(image)[0], struct.pack(">QQ", 0x40000, 0x40000))
+    write_at(image, 36, struct.pack(">I", 2))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DamagedError, match="share an L2 table"):
+        open_image(image)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_missing_backing_file_is_named(tmp_path: Path) -> None:
