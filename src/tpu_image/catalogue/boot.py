@@ -203,4 +203,28 @@ def _boot_uuid(tree: Tree) -> Evidence | None:
     return None
 
 
-REQUIREMENTS: tuple[Requirement, ...] = (RootDevice(), EfiStub())
+class ImportableDisk(Requirement):
+    """Compute Engine imports the disk, and its boot loader can read it."""
+
+    id = "image.disk"
+    title = "the disk can be imported into Compute Engine, and GRUB can read it"
+    why = "a disk that is refused, or does not find its own files, is seen after the upload"
+    source = "Compute Engine, “Manually import boot disks”; GRUB, grub-core/fs/ext2.c"
+    remedy = "run: tpu-image build"
+
+    def inspect(self, tree: Tree, profile: Profile) -> Verdict:
+        """Judge what was noted when the disk was opened."""
+        del profile
+        if tree.faults is None:
+            return self.skipped("not a disk image")
+        evidence = [Evidence(fault.where, found=fault.what) for fault in tree.faults]
+        if not evidence:
+            return self.passed("nothing stands against the disk")
+        message = "; ".join(fault.what for fault in tree.faults)
+        remedy = "; ".join(dict.fromkeys(fault.remedy for fault in tree.faults))
+        if any(fault.required for fault in tree.faults):
+            return self.failed(message, *evidence, remedy=remedy)
+        return self.warned(message, *evidence, remedy=remedy)
+
+
+REQUIREMENTS: tuple[Requirement, ...] = (RootDevice(), EfiStub(), ImportableDisk())

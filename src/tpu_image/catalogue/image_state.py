@@ -11,6 +11,7 @@ from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verd
 from tpu_image.catalogue.running import is_running
 from tpu_image.catalogue.selinux import LabelsAreRight
 from tpu_image.trees.base import Entry, Kind, Tree
+from tpu_image.trees.overlay import Overlay
 
 SHOWN = 20
 """Paths of one kind that are listed as evidence, at most."""
@@ -118,6 +119,19 @@ class NoIdentity(Requirement):
             *evidence,
             remedy="in the image: " + "; ".join(trace.removal for trace in found),
         )
+
+
+def wipe(overlay: Overlay) -> None:
+    """Take every trace of one machine away; a machine-id is left blank, so that the first boot makes one."""
+    for trace in TRACES:
+        for path in list(_left(overlay, trace)):
+            if trace is MACHINE_ID:
+                overlay.write(path, b"")
+            else:
+                overlay.remove(path)
+        if trace.name == "SSH host keys":
+            for path in overlay.files("/etc/ssh", "ssh_host_*_key.pub"):
+                overlay.remove(path)
 
 
 def _left(tree: Tree, trace: Trace) -> Iterator[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tpu_image import catalogue
-from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
+from tpu_image.catalogue.requirement import APPLY, BUILD, Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError
 from tpu_image.trees.base import Tree, TreeError
 from tpu_image.trees.overlay import Overlay
@@ -34,7 +35,7 @@ def judge(requirement: Requirement, tree: Tree, profile: Profile, live: Tree | N
     try:
         if requirement.live and live is not None:
             return requirement.observe(live, profile)
-        return requirement.inspect(tree, profile)
+        return _for_disk(requirement.inspect(tree, profile), tree)
     except TreeError as error:
         return requirement.unknown(
             f"{error.path} {error.reason}",
@@ -43,6 +44,13 @@ def judge(requirement: Requirement, tree: Tree, profile: Profile, live: Tree | N
         )
     except FormatError as error:
         return requirement.unknown(str(error), remedy="correct the file, then check again")
+
+
+def _for_disk(verdict: Verdict, tree: Tree) -> Verdict:
+    """Name the command that changes a disk image where the files are on one."""
+    if tree.faults is None or verdict.remedy != APPLY:
+        return verdict
+    return replace(verdict, remedy=BUILD)
 
 
 def why_not(requirement: Requirement, profile: Profile) -> str:

@@ -74,6 +74,13 @@ class Verdict:
     remedy: str = ""
 
 
+APPLY = "run: tpu-image apply"
+"""The remedy of all that ``apply`` satisfies."""
+
+BUILD = "run: tpu-image build"
+"""The same for what lies on a disk image, which is never changed in place."""
+
+
 class Requirement:
     """One thing that a TPU image needs: the base of every entry of the catalogue.
 
@@ -91,7 +98,7 @@ class Requirement:
     """Where it comes from: section of the document, R number, or other public source."""
     changes: str = ""
     """What ``apply`` changes for it; empty where it only looks."""
-    remedy: str = "run: tpu-image apply"
+    remedy: str = APPLY
     """What a user does about a failure, unless the verdict says better."""
     live: bool = False
     """Whether it is about a running machine (``observe``) rather than an image's files (``inspect``)."""

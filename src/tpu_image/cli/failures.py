@@ -34,6 +34,7 @@ def report(line: str) -> None:
 def _lines(error: BaseException) -> Sequence[str]:
     from tpu_image.catalogue import UnknownRequirementError
     from tpu_image.catalogue.choices import ChoiceError
+    from tpu_image.disks.errors import DiskError
     from tpu_image.formats import FormatError
     from tpu_image.output import OutputError
     from tpu_image.trees.base import TreeError
@@ -45,7 +46,9 @@ def _lines(error: BaseException) -> Sequence[str]:
         return [f"{error.format_message().rstrip('.')}; see {help_command}"]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
-    if isinstance(error, (ChoiceError, UnknownRequirementError, TreeError, FormatError, OutputError)):
+    if isinstance(
+        error, (ChoiceError, UnknownRequirementError, TreeError, FormatError, OutputError, DiskError)
+    ):
         return [str(error.args[0])]
     if isinstance(error, OSError):
         return [_system_error(error)]

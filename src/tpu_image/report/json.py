@@ -23,7 +23,7 @@ def document(report: Report) -> dict[str, Any]:
         "profile": profile_document(report.profile),
         "ok": report.ok,
         "summary": {status.value: count for status, count in report.counts().items()},
-        "verdicts": [_verdict(verdict) for verdict in report.verdicts],
+        "verdicts": [verdict_document(verdict) for verdict in report.verdicts],
     }
 
 
@@ -47,7 +47,8 @@ def requirements_document(requirements: Sequence[Requirement]) -> dict[str, Any]
     return {"schema": EXPLAIN_SCHEMA, "requirements": entries}
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """Give a verdict as JSON values."""
     return {
         "requirement": verdict.requirement,
         "status": verdict.status.value,

@@ -13,6 +13,7 @@ import fnmatch
 import posixpath
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 READ_LIMIT = 16 * 1024 * 1024
 """Bytes that :meth:`Tree.read_bytes` takes at most: no configuration file is larger."""
@@ -99,8 +100,20 @@ def normalise(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
+class Fault(NamedTuple):
+    """Something wrong with what a tree lies on: ``required`` unless it only may be in the way."""
+
+    what: str
+    where: str
+    remedy: str
+    required: bool = True
+
+
 class Tree(ABC):
     """Files below one root, for reading."""
+
+    faults: tuple[Fault, ...] | None = None
+    """What is wrong with the disk that the files are on; None where they are on no disk that can be seen."""
 
     def __init__(self) -> None:
         self._resolved_directories: set[str] = {"/"}

@@ -30,6 +30,7 @@ class Overlay(Tree):
     def __init__(self, base: Tree) -> None:
         super().__init__()
         self.base = base
+        self.faults = base.faults
         self.written: dict[str, Node | None] = {}
         self._replaced: set[str] = set()
 

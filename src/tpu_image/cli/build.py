@@ -1,0 +1,117 @@
+"""``tpu-image build``: a base image in, a TPU image out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from tpu_image.build import FORMATS, Built, Request, build, default_time
+from tpu_image.catalogue.requirement import Profile, Status
+from tpu_image.cli import NOT_OK, OK, options
+from tpu_image.cli.failures import report as tell
+from tpu_image.manifest import manifest
+from tpu_image.output import emit, write_file
+from tpu_image.report.printable import printable
+
+SHOWN = (Status.FAIL, Status.UNKNOWN)
+
+
+@click.command(
+    "build",
+    epilog=options.examples(
+        "tpu-image build base.qcow2 -o tpu.tar.gz --no-agent   for Compute Engine",
+        "tpu-image build base.qcow2 -o tpu.raw --format raw    a plain disk",
+        "SOURCE_DATE_EPOCH=0 tpu-image build base.raw -o tpu.tar.gz --tpu v6e",
+    ),
+)
+@click.argument("base", metavar="BASE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="OUT",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The image to write; OUT.json beside it says what was done.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="gce",
+    show_default=True,
+    help="gce: a .tar.gz that Compute Engine imports; raw: a plain sparse disk.",
+)
+@click.option(
+    "--keep-identity", is_flag=True, help="Leave machine-id, host keys and the like where they are."
+)
+@click.option("--force", is_flag=True, help="Write the image though a requirement does not hold.")
+@options.profile_options
+@options.quiet_option
+@options.debug_option
+def command(
+    base: Path, output: Path, form: str, keep_identity: bool, force: bool, profile: Profile, quiet: bool
+) -> int:
+    """Turn BASE into a TPU image and write it to OUT, checked, in one pass.
+
+    BASE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read. Neither root nor a mount is
+    needed, and nothing inside the image is executed.
+    """
+    request = Request(base, output, profile, form, keep_identity, force, default_time())
+    began = time.monotonic()
+    built = build(request, None if quiet else progress())
+    if not quiet:
+        emit("".join(f"{change}\n" for change in built.changes))
+    for verdict in built.verdicts:
+        if verdict.status in SHOWN:
+            tell(f"{verdict.status.value}: {verdict.requirement}: {verdict.message}; {verdict.remedy}")
+    if built.archive is None:
+        tell(f"{output} was not written, since the image does not hold (--force writes it all the same)")
+        return NOT_OK
+    write_file(output.with_name(output.name + ".json"), manifest(request, built).encode())
+    if not quiet:
+        emit(summary(request, built, time.monotonic() - began))
+    return OK if built.holds else NOT_OK
+
+
+def progress() -> Callable[[int, int], None]:
+    """Give a function that shows how far the writing is: one line that changes on a terminal, some in a pipe."""
+    began = last = time.monotonic()
+    terminal = sys.stderr.isatty()
+
+    def show(done: int, written: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < (0.2 if terminal else 5):
+            return
+        last = now
+        rate = done / (now - began) / 1e6
+        line = f"wrote {written >> 20} MiB of {done >> 20} MiB of disk, {rate:.0f} MB/s"
+        click.echo(f"\r{line}\033[K" if terminal else line, err=True, nl=not terminal)
+
+    return show
+
+
+def summary(request: Request, built: Built, seconds: float) -> str:
+    """Say what was written and how to go on."""
+    archive = built.archive
+    if archive is None:
+        return ""
+    counts = ", ".join(
+        f"{n} {status.value}" for status in Status if (n := sum(v.status is status for v in built.verdicts))
+    )
+    name = printable(str(request.output))
+    lines = [
+        f"{name}: {archive.size >> 20} MiB for a disk of {built.disk_size >> 30} GiB, in {seconds:.1f} s",
+        f"checked: {counts}",
+    ]
+    if request.form == "gce":
+        lines.append(
+            f"next: gcloud storage cp {name} gs://BUCKET/ && gcloud compute images create NAME "
+            f"--source-uri=gs://BUCKET/{printable(request.output.name)} "
+            "--guest-os-features=UEFI_COMPATIBLE,GVNIC,VIRTIO_SCSI_MULTIQUEUE"
+        )
+    return "".join(f"{line}\n" for line in lines)

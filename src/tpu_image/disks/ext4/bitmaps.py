@@ -1,0 +1,120 @@
+"""Which blocks and inodes of an ext4 are in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpu_image.disks.crc32c import crc32c
+from tpu_image.disks.errors import UnsupportedError
+from tpu_image.disks.ext4.features import (
+    INCOMPATIBLE_META_BG,
+    READ_ONLY_BIGALLOC,
+)
+from tpu_image.disks.ext4.filesystem import BLOCK_UNINITIALISED, INODE_UNINITIALISED, Ext4FileSystem
+
+
+class Bitmaps:
+    """Reads the allocation bitmaps of a file system."""
+
+    def __init__(self, filesystem: Ext4FileSystem) -> None:
+        if filesystem.superblock.read_only & READ_ONLY_BIGALLOC:
+            raise UnsupportedError(
+                "the ext4 feature bigalloc is not supported for writing",
+                filesystem.source.name,
+                "copy its files to a file system without it",
+            )
+        self._filesystem = filesystem
+        self._superblock = filesystem.superblock
+
+    def blocks_of(self, group: int) -> int:
+        """How many blocks a group has; the last may have fewer than the others."""
+        first = self._filesystem.first_block_of(group)
+        return min(self._superblock.blocks_per_group, self._superblock.blocks - first)
+
+    def block_bitmap(self, group: int) -> int:
+        """Read a group's block bitmap as one number: bit ``n`` is set where its ``n``-th block is in use."""
+        descriptor = self._filesystem.group(group)
+        if descriptor.flags & BLOCK_UNINITIALISED:
+            return self._initial_bitmap(group)
+        size = self._superblock.clusters_per_group // 8
+        data = self._filesystem.block(descriptor.block_bitmap)[:size]
+        self._verify(group, data, descriptor.block_bitmap_checksum, "block")
+        return int.from_bytes(data, "little")
+
+    def inode_bitmap(self, group: int) -> int:
+        """Read a group's inode bitmap as one number: bit ``n`` is set where its ``n``-th inode is in use."""
+        descriptor = self._filesystem.group(group)
+        if descriptor.flags & INODE_UNINITIALISED:
+            return 0
+        data = self._filesystem.block(descriptor.inode_bitmap)[: self._superblock.inodes_per_group // 8]
+        self._verify(group, data, descriptor.inode_bitmap_checksum, "inode")
+        return int.from_bytes(data, "little")
+
+    def free_ranges(self) -> Iterator[tuple[int, int]]:
+        """Give offset and length, in bytes of the file system, of the areas that nothing is stored in."""
+        start = length = 0
+        for group in range(self._superblock.groups):
+            for first, count in clear_runs(self.block_bitmap(group), self.blocks_of(group)):
+                block = self._filesystem.first_block_of(group) + first
+                if block != start + length:
+                    yield from self._range(start, length)
+                    start, length = block, 0
+                length += count
+        yield from self._range(start, length)
+
+    def _range(self, start: int, length: int) -> Iterator[tuple[int, int]]:
+        if length:
+            yield start * self._filesystem.block_size, length * self._filesystem.block_size
+
+    def _verify(self, group: int, data: bytes, stored: int, what: str) -> None:
+        if not self._superblock.has_checksums:
+            return
+        value = crc32c(self._superblock.checksum_seed, data)
+        mask = 0xFFFF_FFFF if self._superblock.descriptor_size >= 64 else 0xFFFF
+        if value & mask != stored & mask:
+            raise self._filesystem.damaged(f"the checksum of the {what} bitmap of group {group} is wrong")
+
+    def _initial_bitmap(self, group: int) -> int:
+        """Give the bitmap of a group that was never written: its own metadata alone is in use.
+
+        As the kernel does (``ext4_init_block_bitmap``, fs/ext4/balloc.c).
+        """
+        first, count = self._filesystem.first_block_of(group), self.blocks_of(group)
+        bitmap = (1 << self._base_blocks(group)) - 1
+        descriptor = self._filesystem.group(group)
+        table = self._superblock.inodes_per_group * self._superblock.inode_size
+        areas = (
+            (descriptor.block_bitmap, 1),
+            (descriptor.inode_bitmap, 1),
+            (descriptor.inode_table, -(-table // self._filesystem.block_size)),
+        )
+        for block, length in areas:
+            if first <= block < first + count:
+                bitmap |= ((1 << length) - 1) << (block - first)
+        return bitmap
+
+    def _base_blocks(self, group: int) -> int:
+        """Blocks that the copies of superblock and descriptors take at the start of a group."""
+        superblock = self._superblock
+        copies = 1 if superblock.group_has_backup(group) else 0
+        per_block = self._filesystem.block_size // superblock.descriptor_size
+        meta_group = group // per_block
+        if superblock.incompatible & INCOMPATIBLE_META_BG and meta_group >= superblock.first_meta_group:
+            return copies + (1 if group % per_block in (0, 1, per_block - 1) else 0)
+        if not copies:
+            return 0
+        tables = -(-superblock.groups // per_block)
+        if superblock.incompatible & INCOMPATIBLE_META_BG:
+            tables = superblock.first_meta_group
+        return copies + tables + superblock.reserved_gdt_blocks
+
+
+def clear_runs(bitmap: int, count: int) -> Iterator[tuple[int, int]]:
+    """Give first bit and length of each run of clear bits among the first ``count``."""
+    bits = format(bitmap & ((1 << count) - 1), f"0{count}b")[::-1]
+    start = bits.find("0")
+    while start >= 0:
+        stop = bits.find("1", start)
+        stop = count if stop < 0 else stop
+        yield start, stop - start
+        start = bits.find("0", stop)

@@ -1,0 +1,406 @@
+"""Changing files of an ext4 without mounting it: each change is a handful of blocks laid over the disk.
+
+What the kernel would do at the same change is done here, journal apart: the file system must be clean, and the blocks
+go to a disk that nothing else uses. ``e2fsck -fn`` finds nothing to complain of afterwards; the tests ask it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import stat
+from collections.abc import Sequence
+
+from tpu_image.disks.edited import EditedDisk, EditedSection
+from tpu_image.disks.errors import DamagedError, UnsupportedError
+from tpu_image.disks.ext4.edit_directory import (
+    DirectoryBlock,
+    DirectoryError,
+    flattened,
+)
+from tpu_image.disks.ext4.edit_groups import Groups
+from tpu_image.disks.ext4.edit_inode import InodeRecord
+from tpu_image.disks.ext4.edit_mapping import block_pointers, extent_tree
+from tpu_image.disks.ext4.features import INCOMPATIBLE_NAMES, READ_ONLY_NAMES, feature_names
+from tpu_image.disks.ext4.filesystem import Ext4FileSystem
+from tpu_image.disks.ext4.inode import (
+    FLAG_CASEFOLD,
+    FLAG_EA_INODE,
+    FLAG_ENCRYPT,
+    FLAG_EXTENTS,
+    FLAG_INLINE_DATA,
+    FLAG_VERITY,
+    ROOT_INODE,
+)
+from tpu_image.disks.ext4.mapping import MappingError, Run, runs_of
+from tpu_image.disks.ext4.superblock import REPAIR
+from tpu_image.trees.memory import Directory, File, Node, Symlink
+
+FLAG_INDEX = 0x1000
+"""A hash tree lies over the directory (``EXT4_INDEX_FL``)."""
+FLAG_IMMUTABLE = 0x10
+FLAG_APPEND_ONLY = 0x20
+
+INCOMPATIBLE_EXTENTS = 0x40
+INCOMPATIBLE_FILE_TYPE = 0x2
+
+# Features under which an edit would have to keep books that are not kept here.
+REFUSED_READ_ONLY = 0x80 | 0x100 | 0x200 | 0x1000 | 0x2000 | 0x4000
+REFUSED_INCOMPATIBLE = 0x100
+
+REFUSED_FLAGS = {
+    FLAG_ENCRYPT: "encrypted",
+    FLAG_VERITY: "protected by fs-verity",
+    FLAG_CASEFOLD: "case-insensitive",
+    FLAG_EA_INODE: "a store of extended attributes",
+    FLAG_IMMUTABLE: "immutable",
+    FLAG_APPEND_ONLY: "append-only",
+}
+
+FILE_TYPES: dict[type[Node], int] = {File: 1, Directory: 2, Symlink: 7}
+"""File types in directory entries (``EXT4_FT_*``)."""
+FORMATS: dict[type[Node], int] = {File: stat.S_IFREG, Directory: stat.S_IFDIR, Symlink: stat.S_IFLNK}
+
+FILE_BLOCKS = 1 << 32
+"""More blocks than any file has."""
+
+LINK_IN_INODE = 60
+"""Targets shorter than this stand in the inode itself."""
+
+
+class Ext4Editor:
+    """An editing session; nothing is on the disk before :meth:`flush`."""
+
+    def __init__(self, disk: EditedDisk | EditedSection, *, time: int) -> None:
+        """Open the file system of a partition.
+
+        Args:
+            disk: the partition, writable.
+            time: seconds since 1970 that new and changed files carry.
+
+        Raises:
+            UnsupportedError: a feature that editing does not keep right; ``what`` names it.
+            DamagedError: the superblock contradicts itself.
+        """
+        self._disk = disk
+        self._time = time
+        self._filesystem = Ext4FileSystem(disk)
+        self._superblock = self._filesystem.superblock
+        self._refuse_features()
+        self._groups = Groups(disk, self._filesystem)
+        self._inodes: dict[int, InodeRecord] = {}
+        self._blocks: dict[int, bytes] = {}
+        self._directories: dict[int, list[DirectoryBlock]] = {}
+
+    def _refuse_features(self) -> None:
+        superblock = self._superblock
+        names = [
+            *feature_names(superblock.incompatible & REFUSED_INCOMPATIBLE, INCOMPATIBLE_NAMES),
+            *feature_names(superblock.read_only & REFUSED_READ_ONLY, READ_ONLY_NAMES),
+            *(n for n in superblock.features if n.startswith("unknown")),
+        ]
+        if names:
+            raise UnsupportedError(
+                f"editing an ext4 with the feature {', '.join(names)} is not supported",
+                self._disk.name,
+                "copy its files to a file system without it",
+            )
+
+    # Changes
+
+    def put(self, path: str, node: Node | None) -> None:
+        """Have this node at a path that holds no link; None takes a file or link away.
+
+        A file or directory that exists keeps its inode, so its extended attributes; a file with several names gets an
+        inode of its own under this one. Directories above must exist.
+
+        Raises:
+            UnsupportedError: no room, or a file or directory in a form that editing does not keep right.
+            DamagedError: the file system contradicts itself.
+        """
+        try:
+            self._put(path, node)
+        except DirectoryError as error:
+            raise DamagedError(f"a directory of {path}: {error}", self._disk.name, REPAIR) from None
+
+    def _put(self, path: str, node: Node | None) -> None:
+        parent, name = self._parent(path)
+        number = self._lookup(parent, name)
+        if node is None:
+            if number is not None:
+                self._unlink(parent, name, number, path)
+            return
+        if number is not None and not self._fits(number, node):
+            self._unlink(parent, name, number, path)
+            number = None
+        if number is None:
+            record = self._create(parent, name, node)
+        else:
+            record = self._record(number)
+            self._refuse_record(record, path)
+            record.set_mode(stat.S_IFMT(record.inode.mode) | _permissions(node))
+            record.set_owner(node.uid, node.gid)
+        if isinstance(node, File):
+            self._set_content(record, node.content)
+        elif isinstance(node, Symlink):
+            self._set_target(record, node.target.encode("utf-8", "surrogateescape"))
+
+    def flush(self) -> None:
+        """Lay everything that changed over the disk."""
+        size = self._superblock.block_size
+        self._flush_directories()
+        for block, data in self._blocks.items():
+            self._disk.write_at(block * size, data)
+        for number, record in self._inodes.items():
+            self._disk.write_at(self._filesystem.inode_offset(number), record.sealed())
+        self._groups.flush()
+        self._blocks.clear()
+
+    # Names
+
+    def _parent(self, path: str) -> tuple[InodeRecord, bytes]:
+        record = self._record(ROOT_INODE)
+        *above, name = path.strip("/").encode("utf-8", "surrogateescape").split(b"/")
+        for part in above:
+            number = self._lookup(record, part)
+            if number is None:
+                raise DamagedError(f"no directory {posixpath.dirname(path)}", self._disk.name, REPAIR)
+            record = self._record(number)
+        return record, name
+
+    def _lookup(self, directory: InodeRecord, name: bytes) -> int | None:
+        for block in self._directory_blocks(directory):
+            entry = block.find(name)
+            if entry is not None:
+                return entry.inode
+        return None
+
+    def _directory_blocks(self, directory: InodeRecord) -> list[DirectoryBlock]:
+        if directory.number in self._directories:
+            return self._directories[directory.number]
+        inode = directory.inode
+        if not stat.S_ISDIR(inode.mode):
+            raise DamagedError(f"inode {directory.number} is no directory", self._disk.name, REPAIR)
+        self._refuse_record(directory, f"directory inode {directory.number}")
+        contents = [self._block(block) for block in self._block_numbers(directory)]
+        checksums = self._superblock.has_checksums
+        if inode.flags & FLAG_INDEX:
+            blocks = flattened(contents, checksums=checksums)
+        else:
+            blocks = [DirectoryBlock(data, checksums=checksums) for data in contents]
+        self._directories[directory.number] = blocks
+        return blocks
+
+    def _flush_directories(self) -> None:
+        """Seal the blocks of directories that changed; one that had an index loses it with its first change."""
+        for number, blocks in self._directories.items():
+            directory = self._record(number)
+            if not any(block.changed for block in blocks):
+                continue
+            indexed = directory.inode.flags & FLAG_INDEX
+            directory.clear_flag(FLAG_INDEX)
+            directory.set_times(self._time)
+            for block_number, block in zip(self._block_numbers(directory), blocks, strict=True):
+                if block.changed or indexed:
+                    self._blocks[block_number] = block.sealed(directory.checksum_seed)
+        self._directories.clear()
+
+    def _add_name(self, directory: InodeRecord, name: bytes, number: int, file_type: int) -> None:
+        blocks = self._directory_blocks(directory)
+        if not any(block.add(name, number, file_type) for block in blocks):
+            block = DirectoryBlock.empty(
+                self._superblock.block_size, checksums=self._superblock.has_checksums
+            )
+            block.add(name, number, file_type)
+            blocks.append(block)
+            runs = self._runs(directory)
+            (new,) = self._groups.take_blocks(1, self._group_of(directory))
+            self._map(directory, [*runs, Run(len(blocks) - 1, new.physical, 1)])
+            directory.set_size(len(blocks) * self._superblock.block_size)
+
+    def _unlink(self, directory: InodeRecord, name: bytes, number: int, path: str) -> None:
+        record = self._record(number)
+        if stat.S_ISDIR(record.inode.mode):
+            raise UnsupportedError(f"{path} is a directory", self._disk.name, "remove it from the base")
+        self._refuse_record(record, path)
+        any(block.remove(name) for block in self._directory_blocks(directory))
+        links = record.inode.links - 1
+        if links > 0:
+            record.set_links(links)
+            return
+        if record.inode.attribute_block:
+            raise UnsupportedError(
+                f"{path} keeps extended attributes in a block of their own",
+                self._disk.name,
+                "remove them first",
+            )
+        self._free_content(record)
+        record.mark_deleted(self._time)
+        self._groups.give_back_inode(number)
+
+    # Inodes
+
+    def _record(self, number: int) -> InodeRecord:
+        if number not in self._inodes:
+            data = self._disk.read_at(self._filesystem.inode_offset(number), self._superblock.inode_size)
+            self._inodes[number] = InodeRecord(self._superblock, number, data)
+        return self._inodes[number]
+
+    def _refuse_record(self, record: InodeRecord, path: str) -> None:
+        flags = record.inode.flags
+        for flag, name in REFUSED_FLAGS.items():
+            if flags & flag:
+                raise UnsupportedError(f"{path} is {name}", self._disk.name, "take that from the base first")
+        if flags & FLAG_INLINE_DATA:
+            raise UnsupportedError(
+                f"{path} keeps its content in the inode (ext4 feature inline_data)",
+                self._disk.name,
+                "copy the files to a file system without it",
+            )
+
+    def _fits(self, number: int, node: Node) -> bool:
+        inode = self._record(number).inode
+        if isinstance(node, Directory):
+            return True
+        kind = stat.S_IFREG if isinstance(node, File) else stat.S_IFLNK
+        return stat.S_IFMT(inode.mode) == kind and inode.links == 1
+
+    def _create(self, parent: InodeRecord, name: bytes, node: Node) -> InodeRecord:
+        directory = isinstance(node, Directory)
+        number = self._groups.take_inode(self._group_of(parent), directory=directory)
+        record = self._record(number)
+        record.reset(FORMATS[type(node)] | _permissions(node), node.uid, node.gid, self._time)
+        if directory:
+            self._make_directory(parent, record)
+        else:
+            self._map(record, [])
+        self._add_name(parent, name, number, self._file_type(type(node)))
+        return record
+
+    def _file_type(self, kind: type[Node]) -> int:
+        return FILE_TYPES[kind] if self._superblock.incompatible & INCOMPATIBLE_FILE_TYPE else 0
+
+    def _make_directory(self, parent: InodeRecord, record: InodeRecord) -> None:
+        size = self._superblock.block_size
+        block = DirectoryBlock.empty(size, checksums=self._superblock.has_checksums)
+        block.add(b".", record.number, self._file_type(Directory))
+        block.add(b"..", parent.number, self._file_type(Directory))
+        (run,) = self._groups.take_blocks(1, self._group_of(record))
+        self._map(record, [run])
+        record.set_size(size)
+        record.set_links(2)
+        self._directories[record.number] = [block]
+        links = parent.inode.links
+        parent.set_links(
+            links + 1 if links != 1 else 1
+        )  # one link: more than 64,998 subdirectories (dir_nlink)
+
+    def _group_of(self, record: InodeRecord) -> int:
+        return (record.number - 1) // self._superblock.inodes_per_group
+
+    # Contents
+
+    def _set_content(self, record: InodeRecord, content: bytes) -> None:
+        self._free_content(record)
+        size = self._superblock.block_size
+        runs = self._groups.take_blocks(-(-len(content) // size), self._group_of(record)) if content else []
+        for run in runs:
+            for step in range(run.blocks):
+                start = (run.logical + step) * size
+                self._blocks[run.physical + step] = content[start : start + size].ljust(size, b"\0")
+        self._map(record, runs)
+        record.set_size(len(content))
+        record.set_times(self._time)
+
+    def _set_target(self, record: InodeRecord, target: bytes) -> None:
+        if len(target) >= LINK_IN_INODE:
+            self._set_content(record, target)
+            return
+        self._free_content(record)
+        record.set_mapping(target, extents=False)
+        record.set_blocks(bool(record.inode.attribute_block))
+        record.set_size(len(target))
+        record.set_times(self._time)
+
+    def _free_content(self, record: InodeRecord) -> None:
+        runs, index = self._walk(record)
+        for run in [*runs, *(Run(0, block, 1) for block in index)]:
+            self._groups.give_back_blocks(run.physical, run.blocks)
+            for block in range(run.physical, run.physical + run.blocks):
+                self._blocks.pop(block, None)
+        record.set_mapping(b"", extents=False)
+        record.set_blocks(bool(record.inode.attribute_block))
+
+    def _walk(self, record: InodeRecord) -> tuple[list[Run], list[int]]:
+        """The blocks of the content as runs, and the blocks that index them.
+
+        Raises:
+            UnsupportedError: the inode holds blocks beside those, which reading does not show: preallocated ones.
+        """
+        inode = record.inode
+        index: list[int] = []
+
+        def read(block: int) -> bytes:
+            index.append(block)
+            return self._block(block)
+
+        attributes = bool(inode.attribute_block)
+        sectors = self._superblock.block_size // 512
+        if record.sectors == attributes * sectors and not inode.flags & FLAG_EXTENTS:
+            return [], []  # nothing but a short link's target, or nothing at all
+        try:
+            runs = list(runs_of(inode, 0, FILE_BLOCKS, self._superblock.block_size, read))
+        except MappingError as error:
+            raise DamagedError(f"inode {record.number}: {error}", self._disk.name, REPAIR) from None
+        held = sum(run.blocks for run in runs) + len(index) + attributes
+        if record.sectors != held * sectors:
+            raise UnsupportedError(
+                f"inode {record.number} holds preallocated blocks",
+                self._disk.name,
+                "write the file anew in the base",
+            )
+        return runs, index
+
+    def _runs(self, record: InodeRecord) -> list[Run]:
+        return self._walk(record)[0]
+
+    def _block_numbers(self, record: InodeRecord) -> list[int]:
+        return [
+            block for run in self._runs(record) for block in range(run.physical, run.physical + run.blocks)
+        ]
+
+    def _block(self, block: int) -> bytes:
+        if block in self._blocks:
+            return self._blocks[block]
+        if not 0 < block < self._superblock.blocks:
+            raise DamagedError(f"block {block} does not exist", self._disk.name, REPAIR)
+        size = self._superblock.block_size
+        return self._disk.read_at(block * size, size)
+
+    def _map(self, record: InodeRecord, runs: Sequence[Run]) -> None:
+        """Make the inode lead to these blocks, with a new index where one is needed."""
+        for block in self._walk(record)[1]:
+            self._groups.give_back_blocks(block, 1)
+            self._blocks.pop(block, None)
+
+        def take(count: int) -> list[int]:
+            taken = self._groups.take_blocks(count, self._group_of(record))
+            return [block for run in taken for block in range(run.physical, run.physical + run.blocks)]
+
+        size = self._superblock.block_size
+        extents = bool(self._superblock.incompatible & INCOMPATIBLE_EXTENTS)
+        try:
+            if extents:
+                seed = record.checksum_seed if self._superblock.has_checksums else None
+                written = extent_tree(runs, size, take, seed)
+            else:
+                written = block_pointers(runs, size, take)
+        except ValueError as error:
+            raise UnsupportedError(str(error), self._disk.name, "make room in the base first") from None
+        self._blocks.update(written.index)
+        record.set_mapping(written.root, extents=extents)
+        attributes = bool(record.inode.attribute_block)
+        record.set_blocks(sum(run.blocks for run in runs) + len(written.index) + attributes)
+
+
+def _permissions(node: Node) -> int:
+    return 0o777 if isinstance(node, Symlink) else node.mode

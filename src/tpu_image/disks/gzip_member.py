@@ -1,0 +1,95 @@
+"""One gzip member written by several threads.
+
+A deflate stream may be cut anywhere a full flush stands (RFC 1951, section 3.2.4: the empty stored block ends on
+a byte boundary, and a full flush forgets the history), so chunks deflated apart concatenate into one stream. The
+member's CRC-32 is put together from the chunks' own. Readers see an ordinary gzip file (RFC 1952).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from isal import isal_zlib
+
+HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
+"""No name, no time, so that equal input gives equal output; fastest compression, unknown system (RFC 1952)."""
+
+FINAL_BLOCK = b"\x03\x00"
+"""An empty last block with fixed codes, which ends a deflate stream."""
+
+LEVEL = 1
+"""igzip's level: 0 gave archives 12 % larger in the same time, 3 took twice as long for 3 % (disk notes)."""
+
+RAW_DEFLATE = -15
+
+
+class Sink(Protocol):
+    """Where the compressed bytes go."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take the next bytes."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of the stream after deflating."""
+
+    deflated: bytes
+    crc: int
+    length: int
+
+
+def deflate(data: bytes) -> Chunk:
+    """Deflate a part so that another may follow it."""
+    stream = isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, RAW_DEFLATE)
+    deflated = stream.compress(data) + stream.flush(isal_zlib.Z_FULL_FLUSH)
+    return Chunk(deflated, isal_zlib.crc32(data), len(data))
+
+
+def write_member(
+    parts: Iterable[Callable[[], bytes]],
+    sink: Sink,
+    *,
+    threads: int,
+    report: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write one gzip member of the bytes that ``parts`` give, in their order; return its length in bytes.
+
+    Each part is called in a worker thread, so that reading and decoding share the cores with deflating; at most
+    three parts a thread are held at a time. ``report`` is called after each with the bytes of input done and
+    of output written so far. An exception of a part or of the sink ends the work and is passed on.
+    """
+    sink.write(HEADER)
+    written, total, crc = len(HEADER), 0, 0
+    with ThreadPoolExecutor(threads, thread_name_prefix="deflate") as pool:
+        try:
+            for chunk in _in_order(pool, parts, ahead=3 * threads):
+                sink.write(chunk.deflated)
+                crc = isal_zlib.crc32_combine(crc, chunk.crc, chunk.length)
+                total += chunk.length
+                written += len(chunk.deflated)
+                if report is not None:
+                    report(total, written)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    tail = FINAL_BLOCK + struct.pack("<II", crc, total & 0xFFFFFFFF)
+    sink.write(tail)
+    return written + len(tail)
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, parts: Iterable[Callable[[], bytes]], *, ahead: int
+) -> Iterable[Chunk]:
+    waiting: deque[Future[Chunk]] = deque()
+    for part in parts:
+        waiting.append(pool.submit(lambda work=part: deflate(work())))  # type: ignore[misc]
+        if len(waiting) >= ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

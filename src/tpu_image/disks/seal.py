@@ -1,0 +1,131 @@
+"""Making a disk one that Compute Engine imports: whole GiB, the GPT's backup at its end, roots grown into it.
+
+Compute Engine wants disks of whole GiB (its page "Manually import boot disks"); growing leaves the backup GPT where the
+end was, which firmware and sfdisk(8) complain of. Layout: UEFI Specification 2.10, section 5.3.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.errors import UnsupportedError
+from tpu_image.disks.partitions import (
+    GPT_ENTRY,
+    GPT_HEADER,
+    MBR_ENTRY,
+    PROTECTIVE_TYPE,
+    Partition,
+    PartitionTable,
+    read_partition_table,
+)
+
+GIB = 1 << 30
+
+PRIMARY_LBA = 1
+
+
+def whole_gib(size: int) -> int:
+    """Round a size in bytes up to whole GiB."""
+    return -(-size // GIB) * GIB
+
+
+def move_backup_gpt(disk: EditedDisk) -> bool:
+    """Bring both copies of the GPT in line with the disk's end; False where they were, or there is no GPT.
+
+    The sound copy serves for both, so a damaged one is repaired on the way.
+
+    Raises:
+        DamagedError: there is a GPT and neither copy is sound.
+    """
+    table = read_partition_table(disk)
+    if table.scheme != "gpt" or not table.problems:
+        return False
+    sector = table.sector_size
+    offset = sector * PRIMARY_LBA
+    header = _sound_header(disk, table)
+    entries = _entries(disk, header, sector)
+    _write(disk, header, entries, sector)
+    if table.backup is not None and table.backup != disk.size - sector:
+        stale = table.backup - len(entries)
+        if stale > offset:
+            disk.write_at(stale, bytes(table.backup + sector - stale))
+    _write_protective_mbr(disk, sector)
+    return True
+
+
+def _sound_header(disk: EditedDisk, table: PartitionTable) -> bytes:
+    """The header sector of the copy that read_partition_table chose."""
+    first_damaged = any(problem.startswith("the primary GPT") for problem in table.problems)
+    offset = table.backup if first_damaged and table.backup is not None else table.sector_size
+    return disk.read_at(offset, table.sector_size)
+
+
+def _entries(disk: EditedDisk, header: bytes, sector: int) -> bytes:
+    fields = GPT_HEADER.unpack_from(header)
+    entries_lba, count, entry_size = fields[10:13]
+    size = -(-count * entry_size // sector) * sector
+    return disk.read_at(entries_lba * sector, size)
+
+
+def _write(disk: EditedDisk, header: bytes, entries: bytes, sector: int) -> None:
+    """Write entries and header at both places."""
+    from zlib import crc32
+
+    fields = list(GPT_HEADER.unpack_from(header))
+    header_size, count, entry_size = fields[2], fields[11], fields[12]
+    last = disk.size // sector - 1
+    table_sectors = len(entries) // sector
+    fields[8] = last - table_sectors - 1
+    fields[13] = crc32(entries[: count * entry_size])
+    places = ((PRIMARY_LBA, last, PRIMARY_LBA + 1), (last, PRIMARY_LBA, last - table_sectors))
+    for own, alternate, entries_lba in places:
+        fields[3], fields[5], fields[6], fields[10] = 0, own, alternate, entries_lba
+        data = bytearray(GPT_HEADER.pack(*fields).ljust(header_size, b"\0"))
+        struct.pack_into("<I", data, 16, crc32(bytes(data)))
+        disk.write_at(own * sector, bytes(data).ljust(sector, b"\0"))
+        disk.write_at(entries_lba * sector, entries)
+
+
+def _write_protective_mbr(disk: EditedDisk, sector: int) -> None:
+    data = bytearray(disk.read_at(0, 512))
+    for offset in range(446, 510, MBR_ENTRY.size):
+        _, kind, start, _ = MBR_ENTRY.unpack_from(data, offset)
+        if kind == PROTECTIVE_TYPE:
+            length = min(disk.size // sector - start, 0xFFFF_FFFF)
+            struct.pack_into("<I", data, offset + 12, length)
+    disk.write_at(0, bytes(data))
+
+
+def grow_partition(disk: EditedDisk, table: PartitionTable, partition: Partition) -> int:
+    """Let a partition of a GPT reach the last usable sector; return its new size in bytes.
+
+    Call :func:`move_backup_gpt` first and give the table as read afterwards.
+
+    Raises:
+        UnsupportedError: the table is no GPT, or another partition lies behind this one.
+    """
+    if table.scheme != "gpt":
+        raise UnsupportedError(
+            f"growing a partition of a disk with partition table {table.scheme} is not supported",
+            disk.name,
+            "leave the size as it is; cloud-init grows the root at first boot",
+        )
+    behind = [other for other in table.partitions if other.start > partition.start]
+    if behind:
+        raise UnsupportedError(
+            f"partition {behind[0].number} lies behind the root partition {partition.number}",
+            disk.name,
+            "leave the size as it is",
+        )
+    sector = table.sector_size
+    header = disk.read_at(sector * PRIMARY_LBA, sector)
+    entries = bytearray(_entries(disk, header, sector))
+    offset = (partition.number - 1) * GPT_HEADER.unpack_from(header)[12]
+    fields = list(GPT_ENTRY.unpack_from(entries, offset))
+    # Whole 4 KiB, so that every block of the file system is on the partition.
+    end = (table.last_usable + 1) // 4096 * 4096
+    fields[3] = end // sector - 1
+    GPT_ENTRY.pack_into(entries, offset, *fields)
+    _write(disk, header, bytes(entries), sector)
+    return end - partition.start
