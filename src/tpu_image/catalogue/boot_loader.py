@@ -12,7 +12,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.boot_loader_spec import BootLoaderEntry
@@ -53,8 +53,7 @@ _VARIANTS_LIMIT = 8
 """Ways in which the variables of one entry are tried at most."""
 
 
-@dataclass(frozen=True)
-class BootEntry:
+class BootEntry(NamedTuple):
     """One kernel line that may boot; ``lines`` are the command lines that it can come to (mostly one)."""
 
     path: str

@@ -8,7 +8,7 @@ that do not follow from the defaults are mended one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.boot_loader import KERNEL_INSTALL, BootLoader, read_boot_loader
 from tpu_image.catalogue.grub_defaults_edit import put_into_defaults
@@ -27,8 +27,7 @@ Reader = Callable[[str], list[Reading]]
 """Says what the parameter comes to where a text stands in its place."""
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(NamedTuple):
     """The words that update-grub puts behind ``ro`` of ordinary entries and of recovery ones; None: not known.
 
     A recovery entry's own first word is left out.
@@ -92,8 +91,7 @@ def _put_into_environment(overlay: Overlay, loader: BootLoader, change: _Change)
     _write(overlay, loader.environment_path, block.text, written.text)
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(NamedTuple):
     """A parameter to put in, and what update-grub put behind ``ro`` before and will put there now."""
 
     parameter: KernelParameter

@@ -16,12 +16,13 @@ from tpu_image.catalogue.kernel_parameters import (
     PARAMETERS,
     ROUNDS,
     KernelParameter,
-    Reading,
+    read_as_grub_passes,
+    readings,
     torn_edits,
 )
 from tpu_image.formats.edits import Edit
-from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults, kernel_view, words_on_line
-from tpu_image.formats.kernel_cmdline import KernelCommandLine, Token
+from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults, words_on_line
+from tpu_image.formats.kernel_cmdline import KernelCommandLine
 from tpu_image.formats.shell_assignments import UNKNOWN, Known, ShellFile, Value
 from tpu_image.formats.shell_syntax import Assignment
 from tpu_image.formats.shell_words import shape, width
@@ -35,20 +36,6 @@ _HEADER = """\
 """
 
 _ValueEdits = dict[Assignment, list[Edit]]
-
-
-def readings(defaults: GrubDefaults, parameter: KernelParameter) -> list[Reading]:
-    """Say what a parameter comes to on the entries that the defaults make: ordinary ones and recovery.
-
-    Raises:
-        FormatError: GRUB could not read what the defaults put into grub.cfg.
-    """
-    made = [defaults.normal, *([defaults.recovery] if defaults.makes_recovery else ())]
-    return [_read(text, parameter) for text in made]
-
-
-def _read(text: str, parameter: KernelParameter) -> Reading:
-    return parameter.read(KernelCommandLine.parse(kernel_view(text)))
 
 
 def put_into_defaults(overlay: Overlay, loader: BootLoader, parameter: KernelParameter) -> None:
@@ -65,7 +52,7 @@ def put_into_defaults(overlay: Overlay, loader: BootLoader, parameter: KernelPar
         # Recovery entries have the first variable alone; the second stands behind it on the others.
         defaults = read_boot_loader(overlay).defaults
         text = defaults.normal if variable == LINUX_DEFAULT else defaults.value(LINUX).text
-        if not _read(text, parameter).in_effect:
+        if not read_as_grub_passes(text, parameter).in_effect:
             _add(overlay, variable, parameter.token)
 
 
@@ -140,22 +127,33 @@ def _add(overlay: Overlay, variable: str, token: str) -> None:
     loader = read_boot_loader(overlay)
     value = loader.defaults.value(variable)
     line = KernelCommandLine.parse(value.text)
-    edits: _ValueEdits = {}
-    if (barrier := _barrier(line)) is not None:
-        # What a drop-in appends would stand behind it, where the kernel never looks.
-        _collect(edits, value, [Edit(barrier.start, barrier.start, f"{token} ")])
-    if not _write_value_edits(overlay, loader.defaults, edits):
-        if loader.reads_drop_ins:
-            _add_to_drop_in(overlay, loader.defaults, variable, token)
-        else:
-            _add_to_file(overlay, DEFAULTS, variable, token)
+    barred = _before_barrier(line, token)
+    if barred is not None:
+        edits: _ValueEdits = {}
+        _collect(edits, value, barred)
+        _write_value_edits(overlay, loader.defaults, edits)
+    elif line.tokens and line.tokens[-1].text == token:
+        # Something in front of it keeps it from counting: more of it would not help.
+        return
+    elif loader.reads_drop_ins:
+        _add_to_drop_in(overlay, loader.defaults, variable, token)
+    else:
+        _add_to_file(overlay, DEFAULTS, variable, token)
 
 
-def _barrier(line: KernelCommandLine) -> Token | None:
-    """The token behind which nothing is a kernel parameter: ``--``, or what ends a command in grub.cfg."""
+def _before_barrier(line: KernelCommandLine, token: str) -> list[Edit] | None:
+    """Give the edits that add a token in front of ``--``, or of what ends the command in grub.cfg.
+
+    What a drop-in appends would stand behind, where the kernel never looks. None where nothing ends the line.
+    """
     words = words_on_line(line.text)
     end = words[-1].end if words else 0
-    return next((token for token in line.tokens if token.text == "--" or token.end > end), None)
+    for other in line.tokens:
+        if other.end > end or other.text == "--":
+            at = min(other.start, end)
+            there = any(t.text == token and t.end <= at for t in line.tokens)
+            return [] if there else [Edit(at, at, f" {token}" if at == end and end else f"{token} ")]
+    return None
 
 
 def _add_to_file(overlay: Overlay, path: str, variable: str, token: str) -> None:

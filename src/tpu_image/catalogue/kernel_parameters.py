@@ -12,8 +12,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats.edits import Edit, apply_edits
+from tpu_image.formats.grub_defaults import GrubDefaults, kernel_view
 from tpu_image.formats.kernel_cmdline import KernelCommandLine, Token
 
 UNKNOWN = "\0"
@@ -32,8 +34,7 @@ EditGroup = list[Edit]
 """Edits that make sense together alone."""
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What a parameter comes to on one command line."""
 
     lacking: tuple[str, ...] = ()
@@ -226,6 +227,21 @@ class ListParameter(KernelParameter):
             if option not in _TEMPLATE_RESIDUE:
                 result.append(option if switched is None or switched[1] else switched[0])
         return list(dict.fromkeys(result)) or list(self.wanted)
+
+
+def readings(defaults: GrubDefaults, parameter: KernelParameter) -> list[Reading]:
+    """Say what a parameter comes to on the entries that the defaults make: ordinary ones and recovery.
+
+    Raises:
+        FormatError: GRUB could not read what the defaults put into grub.cfg.
+    """
+    made = [defaults.normal, *([defaults.recovery] if defaults.makes_recovery else ())]
+    return [read_as_grub_passes(text, parameter) for text in made]
+
+
+def read_as_grub_passes(text: str, parameter: KernelParameter) -> Reading:
+    """Say what a parameter comes to where a text stands on a ``linux`` line of grub.cfg."""
+    return parameter.read(KernelCommandLine.parse(kernel_view(text)))
 
 
 def repaired(text: str, parse: Callable[[str], KernelCommandLine], parameter: KernelParameter) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.edits import Edit, apply_edits
@@ -30,8 +30,7 @@ _OTHER_PROGRAMS = ("memtest*", "mt86*", "memdisk*", "*.lkrn", "*.c32", "ipxe*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
 
-@dataclass(frozen=True)
-class MenuEntry:
+class MenuEntry(NamedTuple):
     """A ``menuentry`` or ``submenu``; ``parent`` is the submenu that it is in."""
 
     title: str
@@ -47,8 +46,7 @@ class MenuEntry:
         return f"{self.parent.path}>{own}" if self.parent else own
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One command: its words, the first of which is its name, and the entry that it is in."""
 
     words: tuple[GrubWord, ...]
@@ -62,8 +60,7 @@ class Command:
         return self.words[0].text
 
 
-@dataclass(frozen=True)
-class LinuxLine:
+class LinuxLine(NamedTuple):
     """A command that loads a kernel."""
 
     command: Command
@@ -103,16 +100,14 @@ class LinuxLine:
         return kernel_text([argument for word in self.arguments for argument in word.expand(variables)])
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """``set name=value`` or ``name=value``: ``value`` is the word behind the equals sign."""
 
     name: str
     value: GrubWord
 
 
-@dataclass(frozen=True)
-class GrubConfig:
+class GrubConfig(NamedTuple):
     """A whole grub.cfg; ``text`` is exactly what was parsed."""
 
     text: str

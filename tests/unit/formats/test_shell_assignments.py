@@ -120,10 +120,10 @@ def test_what_is_set_before_the_first_file_is_known() -> None:
 
 
 def test_growing_without_end_is_unknown_and_quick() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     for text in ("A=x\n" + 'A="$A$A"\n' * 20_000, "A=" + "\\$" * 100_000, "A=" + "$B" * 100_000):
         assert "?" in values(text)["A"]
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_a_file_that_is_too_long_is_refused() -> None:
