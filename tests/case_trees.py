@@ -11,6 +11,7 @@ A tree is a folder of files, a list of entries in YAML, or both. ``case.yaml`` m
     {replace: {a: b}}  the file of the start, with a made b in it (which must occur)
     null               what the start has there is taken away
 
+``faults`` lists what is wrong with the disk that the image is on (absent: it is on none).
 ``applied: true`` applies the plan to the start, changed by ``before``, before ``tree`` is laid over it.
 """
 
@@ -26,7 +27,7 @@ import yaml
 
 from tpu_image.catalogue import hardware, readings
 from tpu_image.catalogue.requirement import Platform, Profile
-from tpu_image.trees.base import Tree
+from tpu_image.trees.base import Fault, Tree
 from tpu_image.trees.memory import Directory, File, MemoryTree, Node, Symlink
 
 CASES = Path(__file__).parent / "cases"
@@ -133,6 +134,8 @@ def load(folder: Path) -> tuple[dict[str, Any], Tree, Tree | None, Profile]:
     if case.get("applied"):
         nodes = applied(nodes, profile)
     tree = MemoryTree(merge(nodes | read_folder(folder / "tree"), case.get("tree", {})))
+    if "faults" in case:
+        tree.faults = tuple(Fault(**fault) for fault in case["faults"])
     if "live" not in case and "machine" not in case and not (folder / "live").exists():
         return case, tree, None, profile
     machine = start(case["machine"]) if "machine" in case else {}
