@@ -23,7 +23,7 @@ PROFILES = {
 }
 
 
-@pytest.fixture(params=list(PROFILES.values()), ids=list(PROFILES))
+@pytest.fixture(params=[*PROFILES.values()], ids=[*PROFILES])
 def steps(request: pytest.FixtureRequest) -> Steps:
     return steps_of(readings.plan(MemoryTree(), request.param), request.param)
 
