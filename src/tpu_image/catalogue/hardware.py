@@ -8,7 +8,7 @@ pages on accelerator-optimised machine types for chips per machine.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 GOOGLE_VENDOR = 0x1AE0
 """PCI vendor id of Google. It is on gVNIC and other devices too: never match a TPU by it alone."""
@@ -23,8 +23,7 @@ class NodeKind(enum.Enum):
     """``/dev/vfio/GROUP``, made by vfio-pci."""
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(NamedTuple):
     """One TPU generation as the PCI bus and Google's image families show it."""
 
     name: str
@@ -64,8 +63,7 @@ DOCUMENTED: tuple[str, ...] = ("v5p", "v6e", "tpu7x")
 """The generations that the document lists, and the default of a profile."""
 
 
-@dataclass(frozen=True)
-class MachineType:
+class MachineType(NamedTuple):
     """A Compute Engine machine type with TPUs."""
 
     name: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tpu_image import catalogue
 from tpu_image.catalogue.requirement import APPLY, BUILD, Evidence, Profile, Requirement, Status, Verdict
@@ -50,7 +49,7 @@ def _for_disk(verdict: Verdict, tree: Tree) -> Verdict:
     """Name the command that changes a disk image where the files are on one."""
     if tree.faults is None or verdict.remedy != APPLY:
         return verdict
-    return replace(verdict, remedy=BUILD)
+    return verdict._replace(remedy=BUILD)
 
 
 def why_not(requirement: Requirement, profile: Profile) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.catalogue import hardware
 from tpu_image.catalogue.hardware import Generation
@@ -53,8 +54,7 @@ class Status(enum.Enum):
     """Looked at and not decidable from here."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """One observation behind a verdict. ``line`` counts from 1; 0 where there is no line."""
 
     path: str
@@ -63,8 +63,7 @@ class Evidence:
     expected: str = ""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The answer to one requirement, with what it rests on and what to do about it."""
 
     requirement: str

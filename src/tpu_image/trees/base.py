@@ -12,7 +12,6 @@ import enum
 import fnmatch
 import posixpath
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import NamedTuple
 
 READ_LIMIT = 16 * 1024 * 1024
@@ -78,8 +77,7 @@ class Kind(enum.Enum):
     SOCKET = "socket"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """What lstat(2) tells of a path: ``mode`` is the permission bits (0o7777) alone, ``size`` is in bytes."""
 
     kind: Kind
