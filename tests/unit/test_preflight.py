@@ -71,7 +71,9 @@ def test_a_root_that_is_none_is_refused(root: Path) -> None:
         apply(CHANGES, root / "etc/conf")
 
 
-@pytest.mark.parametrize("change", [lambda path: path.write_text("mine"), os.chmod, Path.unlink], ids=str)
+@pytest.mark.parametrize(
+    "change", [lambda path: path.write_text("mine"), os.chmod, Path.unlink], ids=["write", "mode", "gone"]
+)
 def test_what_changed_after_the_plan_was_made_is_not_overwritten(
     root: Path, change: Callable[..., object]
 ) -> None:
