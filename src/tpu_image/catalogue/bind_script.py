@@ -9,12 +9,12 @@ Source: section "Associa i dispositivi TPU a VFIO" of the document (R3).
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tpu_image.catalogue import files
 from tpu_image.catalogue.device_events import MARKS
+from tpu_image.catalogue.groups import is_name
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.formats import FormatError
 from tpu_image.trees.base import Kind, NotAFileError, NotFoundError, TooLargeError, Tree
@@ -44,7 +44,7 @@ def valid_group(profile: Profile) -> str:
         FormatError: it is no name that groupadd(8) takes.
     """
     group = profile.device_group
-    if group and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}", group):
+    if group and not is_name(group):
         raise FormatError(
             f"device group {group!r} is not a group name: use lower case letters, digits, - and _"
         )

@@ -23,7 +23,7 @@ from tpu_image.catalogue.device_events import (
     load_rules,
     vfio_generations,
 )
-from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, group_id
+from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, group_id, is_declared
 from tpu_image.catalogue.hardware import GENERATIONS, GOOGLE_VENDOR, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.rules_file import own_file, put, put_rules
@@ -124,7 +124,7 @@ class _NodeAccess(Requirement):
 
     def _judge(self, tree: Tree, profile: Profile, rules: Rules) -> Verdict:
         gid = group_id(tree, profile.device_group)
-        if profile.device_group and gid is None:
+        if profile.device_group and gid is None and not is_declared(tree, profile.device_group):
             where = Evidence("/etc/group", expected=profile.device_group)
             return self.failed(f"the group {profile.device_group} does not exist", where)
         devices = list(self._devices(tree, profile))
@@ -182,6 +182,8 @@ class _NodeAccess(Requirement):
             put_rules(overlay, RULES_FILE, content, "")
             if self.inspect(overlay, profile).status in (Status.PASS, Status.WARN):
                 return
+        # Final rules help no more than plain ones: leave the last word to others.
+        put_rules(overlay, RULES_FILE, contents[0], "")
 
 
 def _add_commas(overlay: Overlay, verdict: Verdict) -> None:
