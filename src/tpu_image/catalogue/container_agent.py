@@ -87,16 +87,12 @@ class ContainerAgent(Requirement):
 
     def _never_started(self, services: Services) -> Verdict:
         there = list(self._presences(services))
-        remedy = f"bake in {self.agent.image} and an enabled unit that runs it, or {self.otherwise}"
         if there:
             return self.failed(
                 f"the image has the {self.agent.name} ({there[0].title}), and nothing starts it at boot",
                 *(Evidence(presence.path, found=presence.title) for presence in there),
-                remedy=remedy,
             )
-        return self.failed(
-            f"the image has no {self.agent.name}: no unit, container image, program or snap", remedy=remedy
-        )
+        return self.failed(f"the image has no {self.agent.name}: no unit, container image, program or snap")
 
     def _absent(self, services: Services) -> Verdict:
         there = [*self._units(services), *self._presences(services)]

@@ -42,6 +42,7 @@ class HostTools(_ForGke):
     title = f"{', '.join(HOST_TOOLS)} are on the PATH and can run"
     why = "GKE's TPU device plugin runs them on its host"
     source = SOURCE
+    remedy = f"install {' '.join(HOST_TOOLS.values())} in the image"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for each of them where a service looks."""

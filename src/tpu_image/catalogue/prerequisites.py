@@ -41,6 +41,7 @@ class PythonPresent(Requirement):
     title = "python3 is on the PATH and can run"
     why = "the boot tasks and the gcloud CLI are Python programs"
     source = SOURCE
+    remedy = "install Python 3 in the image"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for python3 where a service looks for it."""
@@ -50,7 +51,7 @@ class PythonPresent(Requirement):
         install = _install_command(
             tree, {"debian": "apt-get install python3", "fedora": "dnf install python3"}
         )
-        return _absent(self, "python3", program, install or "install Python 3")
+        return _absent(self, "python3", program, install or self.remedy)
 
 
 class GcloudPresent(Requirement):
@@ -60,6 +61,7 @@ class GcloudPresent(Requirement):
     title = "the gcloud CLI is on the PATH and can run, or is a snap that the first boot installs"
     why = "the document's steps and many workloads call it"
     source = SOURCE
+    remedy = "install the gcloud CLI in the image"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for it on the PATH, among snaps, and unpacked somewhere."""
