@@ -6,8 +6,7 @@ images and installs it at first boot), or as an archive unpacked anywhere.
 
 from __future__ import annotations
 
-import re
-
+from tpu_image.catalogue import snaps
 from tpu_image.catalogue.distribution import distribution_of
 from tpu_image.catalogue.programs import Program, find_program
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
@@ -27,11 +26,6 @@ UNPACKED = (
 
 SNAP = "google-cloud-cli"
 SNAP_NAMES = (SNAP, "google-cloud-sdk")
-SEED = "/var/lib/snapd/seed"
-INSTALLED_SNAPS = "/var/lib/snapd/snaps"
-SNAPD = ("/usr/lib/snapd/snapd", "/usr/libexec/snapd/snapd")
-
-_SEEDED_FILE = re.compile(r"^\s*file:\s*['\"]?([^\s'\"#]+)", re.MULTILINE)
 
 
 class PythonPresent(Requirement):
@@ -93,14 +87,11 @@ def _absent(requirement: Requirement, name: str, program: Program | None, remedy
 def _snap(tree: Tree) -> str:
     """Path of the CLI's snap, installed or seeded with snapd there to install it; empty where there is none."""
     for name in SNAP_NAMES:
-        for path in tree.files(INSTALLED_SNAPS, f"{name}_*.snap"):
+        if path := snaps.installed(tree, name):
             return path
-    seed = tree.read_text_if_present(f"{SEED}/seed.yaml")
-    if seed is None or not any(tree.is_file(path) for path in SNAPD):
-        return ""
-    for file in _SEEDED_FILE.findall(seed):
-        path = f"{SEED}/snaps/{file}"
-        if file.startswith(tuple(f"{name}_" for name in SNAP_NAMES)) and tree.is_file(path):
+    for name in SNAP_NAMES:
+        path = snaps.seeded(tree, name)
+        if path and snaps.has_snapd(tree) and snaps.is_listed(tree, name):
             return path
     return ""
 
