@@ -81,7 +81,7 @@ def _absent(requirement: Requirement, name: str, program: Program | None, remedy
         evidence = Evidence(f"/usr/bin/{name}", found="absent", expected="an executable program")
         return requirement.failed(f"{name} is not on the PATH", evidence, remedy=remedy)
     evidence = Evidence(program.path, found=program.problem, expected="an executable program")
-    return requirement.failed(f"{name} cannot run: {program.problem}", evidence, remedy=remedy)
+    return requirement.failed(f"{name} cannot run: {program.path} {program.problem}", evidence, remedy=remedy)
 
 
 def _snap(tree: Tree) -> str:

@@ -253,4 +253,5 @@ def _on_every_entry(tree: Tree, parameter: str) -> bool:
     """Whether a kernel parameter is true on every boot entry; False where there is none."""
     lines = [line for entry in read_boot_loader(tree).entries for line in entry.lines]
     tokens = [line.last(parameter) for line in lines]
-    return bool(lines) and all(token is not None and is_true(token.value or "y") for token in tokens)
+    values = ["n" if token is None else "y" if token.value is None else token.value for token in tokens]
+    return bool(values) and all(map(is_true, values))
