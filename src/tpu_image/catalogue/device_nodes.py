@@ -202,7 +202,7 @@ class DeviceAccess(_NodeAccess):
     id = "vfio.device-access"
     title = "udev opens /dev/vfio/GROUP and /dev/vfio/devices/vfioN of every TPU"
     why = "Frameworks run as ordinary users; what a script opens once, nothing repairs later."
-    source = 'R3, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R3)"
     changes = f"{RULES_FILE} sets mode (and group) of the nodes"
 
     def applies(self, profile: Profile) -> str:
@@ -234,7 +234,7 @@ class AccelAccess(_NodeAccess):
     id = "accel.device-access"
     title = "udev opens /dev/accelN"
     why = "Frameworks run as ordinary users, who cannot open a node of mode 0600."
-    source = 'R4, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R4)"
     changes = f"{RULES_FILE} sets mode (and group) of the nodes"
 
     def _devices(self, tree: Tree, profile: Profile) -> Iterator[Device]:

@@ -15,7 +15,7 @@ from tpu_image.runtime import settings, system_environment
 from tpu_image.trees.base import Entry, Tree
 from tpu_image.trees.overlay import Overlay
 
-SECTION = 'document, section "Configura le variabili di ambiente" (R11)'
+SECTION = "document, section “Configura le variabili di ambiente” (R11)"
 SCRIPT = f"{boot_tasks.SCRIPT_DIRECTORY}/configure-env-vars.sh"
 SYSTEM_ENVIRONMENT_UNIT = "tpu-image-system-environment.service"
 READY_TARGET = "tpu-image-ready.target"

@@ -33,7 +33,7 @@ class PythonPresent(Requirement):
 
     id = "prerequisites.python"
     title = "python3 is on the PATH and can run"
-    why = "the boot tasks and the gcloud CLI are Python programs"
+    why = "The boot tasks and the gcloud CLI are Python programs."
     source = SOURCE
     remedy = "install Python 3 in the image"
 
@@ -53,7 +53,7 @@ class GcloudPresent(Requirement):
 
     id = "prerequisites.gcloud"
     title = "the gcloud CLI is on the PATH and can run, or is a snap that the first boot installs"
-    why = "the document's steps and many workloads call it"
+    why = "The document's steps and many workloads call it."
     source = SOURCE
     remedy = "install the gcloud CLI in the image"
 

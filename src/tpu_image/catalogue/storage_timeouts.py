@@ -29,7 +29,7 @@ class StorageTimeouts(Requirement):
     id = "storage.timeouts"
     title = f"Cloud Storage time-outs in {settings.SYSTEM_ENVIRONMENT_PATH} are at least the document's"
     why = "Reading checkpoints and data from Cloud Storage with many workers at once runs into the defaults."
-    source = 'document, section "Aumenta i timeout di Cloud Storage" (R13)'
+    source = "document, section “Aumenta i timeout di Cloud Storage” (R13)"
     changes = (
         f"{settings.SYSTEM_ENVIRONMENT_PATH}, {settings.ARCHIVE_PATH}, {SCRIPT}, "
         f"{SYSTEM_ENVIRONMENT_UNIT} (enabled)"

@@ -86,7 +86,7 @@ class VfioModules(Requirement):
     id = "vfio.modules"
     title = "every installed kernel has vfio-pci and vfio_iommu_type1"
     why = "Without them no TPU function can be bound, and nothing can map memory for it."
-    source = 'R3, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R3)"
     changes = f"{MODULES_LOAD_FILE} loads both modules at boot"
     remedy = (
         "install a kernel that has VFIO (Ubuntu: linux-modules-extra of the same release; "
@@ -180,7 +180,7 @@ class UnsafeInterrupts(Requirement):
     id = "vfio.unsafe-interrupts"
     title = "vfio_iommu_type1 allows unsafe interrupts at every boot"
     why = "On x86-64 VMs without interrupt remapping, VFIO otherwise refuses the TPU's IOMMU group."
-    source = 'R3, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R3)"
     changes = f"{MODPROBE_FILE} sets the module option"
 
     def applies(self, profile: Profile) -> str:
