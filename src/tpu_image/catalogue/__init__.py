@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Sequence
 
 from tpu_image.catalogue.requirement import Requirement
+from tpu_image.catalogue.sections import section
 
 MODULES = (
     "support",
@@ -69,15 +70,15 @@ def find(requirement: str) -> Requirement:
 
 
 def select(only: Sequence[str]) -> tuple[Requirement, ...]:
-    """Give the requirements named by id or by the group before the dot (``kernel``); all for an empty list.
+    """Give the requirements named by id or by section (``kernel``); all for an empty list.
 
     Raises:
         UnknownRequirementError: a name is neither.
     """
     if not only:
         return requirements()
-    groups = {r.id.partition(".")[0] for r in requirements()}
+    sections = {section(r.id) for r in requirements()}
     for name in only:
-        if name not in groups:
+        if name not in sections:
             find(name)
-    return tuple(r for r in requirements() if r.id in only or r.id.partition(".")[0] in only)
+    return tuple(r for r in requirements() if r.id in only or section(r.id) in only)

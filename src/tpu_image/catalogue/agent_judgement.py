@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from tpu_image.catalogue import container_store
+from tpu_image.catalogue import container_store, snaps
 from tpu_image.catalogue.agent_starters import Agent, Problem, Services, Starter, Step, find_program
 from tpu_image.catalogue.container_store import Container, Image
 from tpu_image.catalogue.requirement import Evidence, Status
@@ -13,9 +13,6 @@ from tpu_image.catalogue.systemd import Unit
 from tpu_image.formats.container_command import ContainerCommand
 from tpu_image.trees.base import Tree
 
-SNAPS = "/var/lib/snapd/snaps"
-SEED = "/var/lib/snapd/seed"
-SNAPD = ("/usr/lib/snapd/snapd", "/usr/libexec/snapd/snapd")
 DOCKER_SERVICES = ("docker.service", "snap.docker.dockerd.service")
 """Units that are Docker's daemon, by whom it is packaged."""
 
@@ -212,7 +209,7 @@ class _ContainerRun:
         standard_input = self._unit.configuration.last("Service", "StandardInput")
         on_terminal = standard_input is not None and standard_input.value.startswith("tty")
         if flag("tty") and flag("interactive") and not flag("detach") and not on_terminal:
-            self._starter.problem("asks for a terminal, which a service has not", expected="no -it")
+            self._starter.problem("asks for a terminal, which a service does not have", expected="no -it")
 
 
 def judge_privileges(starter: Starter, *, privileged: bool, host_network: bool) -> None:
@@ -247,7 +244,7 @@ def judge_configuration(starter: Starter, tree: Tree, path: str) -> None:
 def judge_engine(starter: Starter, services: Services, engine: str) -> None:
     """Note that the program that runs a container, or the daemon behind it, is not there."""
     if not find_program(services.tree, engine):
-        starter.problem(f"needs {engine}, which the image has not", expected=f"the program {engine}")
+        starter.problem(f"needs {engine}, which the image does not have", expected=f"the program {engine}")
     elif posixpath.basename(engine) == "docker":
         judge_daemon(starter, services, "docker.socket")
 
@@ -285,13 +282,12 @@ def _judge_container(starter: Starter, agent: Agent, container: Container) -> No
 def _snaps(services: Services, agent: Agent) -> Iterator[Starter]:
     """The agent's classic snap, installed or to be installed from the seed at the first boot."""
     tree, units = services.tree, services.units
-    installed = find_snap(services, SNAPS, agent)
-    seeded = find_snap(services, f"{SEED}/snaps", agent)
+    installed, seeded = snaps.installed(tree, agent.snap), snaps.seeded(tree, agent.snap)
     if not installed and not seeded:
         return
     starter = Starter(f"snap {agent.snap}", Evidence(installed or seeded))
-    if not any(tree.is_file(path) for path in SNAPD):
-        starter.problem("needs snapd, which the image has not", expected=SNAPD[0])
+    if not snaps.has_snapd(tree):
+        starter.problem("needs snapd, which the image does not have", expected=snaps.SNAPD[0])
     names = [n for n in units.names() if n.startswith(f"snap.{agent.snap}.") and n.endswith(".service")]
     if installed and not any(units.starts_at_boot(name) for name in names):
         starter.starts = False
@@ -299,14 +295,6 @@ def _snaps(services: Services, agent: Agent) -> Iterator[Starter]:
         starter.problem(
             f"does not start: its {what} not enabled", expected=f"snap start --enable {agent.snap}"
         )
-    elif not installed and f"name: {agent.snap}\n" not in (
-        tree.read_text_if_present(f"{SEED}/seed.yaml") or ""
-    ):
-        starter.problem("is not listed in the seed", expected=f"an entry in {SEED}/seed.yaml")
+    elif not installed and not snaps.is_listed(tree, agent.snap):
+        starter.problem("is not listed in the seed", expected=f"an entry in {snaps.SEED_LIST}")
     yield starter
-
-
-def find_snap(services: Services, directory: str, agent: Agent) -> str:
-    """Give the path of the agent's snap file in a directory; empty where there is none."""
-    names = services.tree.names(directory, f"{agent.snap}_*.snap")
-    return posixpath.join(directory, names[0]) if names else ""

@@ -30,6 +30,7 @@ class AgentRuns(Requirement):
     """An agent's process is there once and listens on its port."""
 
     agent: Agent
+    remedy = "start it: systemctl status and journalctl -b say why it does not run"
     live = True
 
     def applies(self, profile: Profile) -> str:
@@ -85,9 +86,7 @@ class AgentRuns(Requirement):
         )
         if profile.agent_elsewhere:
             return self.warned(message, *evidence, remedy="see what was to bring it (--no-agent)")
-        return self.failed(
-            message, *evidence, remedy="start it: systemctl status and journalctl -b say why it does not run"
-        )
+        return self.failed(message, *evidence)
 
 
 def processes(tree: Tree, program: str) -> Iterator[Process]:

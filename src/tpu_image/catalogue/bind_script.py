@@ -8,16 +8,16 @@ Source: section "Associa i dispositivi TPU a VFIO" of the document (R3).
 
 from __future__ import annotations
 
-import posixpath
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tpu_image.catalogue import files
 from tpu_image.catalogue.device_events import MARKS
+from tpu_image.catalogue.groups import is_name
+from tpu_image.catalogue.programs import why_not_runnable
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.formats import FormatError
-from tpu_image.trees.base import Kind, NotAFileError, NotFoundError, TooLargeError, Tree
+from tpu_image.trees.base import NotAFileError, NotFoundError, TooLargeError, Tree
 
 SCRIPT = "/lib/udev/bind_to_vfio_pci.sh"
 """Where the document puts the script."""
@@ -44,7 +44,7 @@ def valid_group(profile: Profile) -> str:
         FormatError: it is no name that groupadd(8) takes.
     """
     group = profile.device_group
-    if group and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}", group):
+    if group and not is_name(group):
         raise FormatError(
             f"device group {group!r} is not a group name: use lower case letters, digits, - and _"
         )
@@ -53,42 +53,7 @@ def valid_group(profile: Profile) -> str:
 
 def unusable(tree: Tree, path: str, *, interpreted: bool = False) -> str:
     """Say why a program cannot be started, empty where it can. ``interpreted``: an interpreter reads it."""
-    entry = tree.stat(path)
-    if entry is None:
-        return "does not exist"
-    if entry.kind is not Kind.FILE:
-        return f"is a {entry.kind.value}"
-    if interpreted:
-        return ""
-    if not entry.mode & 0o111:
-        return f"is not executable (mode {entry.mode:04o})"
-    return _shebang_fault(tree, path) if entry.size <= SCRIPT_LIMIT else ""
-
-
-def _shebang_fault(tree: Tree, path: str) -> str:
-    first = read(tree, path).partition("\n")[0]
-    if first.startswith("\x7fELF"):
-        return ""
-    if not first.startswith("#!"):
-        return "has no #! line, without which udev cannot start it"
-    if first.endswith("\r"):
-        return "has CR LF line ends: the kernel looks for an interpreter whose name ends in CR"
-    words = first[2:].split()
-    if not words:
-        return "names no interpreter after #!"
-    names = words[:1]
-    if posixpath.basename(words[0]) == "env":
-        names += [word for word in words[1:] if not word.startswith("-") and "=" not in word][:1]
-    for name in names:
-        places = [name] if name.startswith("/") else [f"/usr/bin/{name}", f"/bin/{name}"]
-        if not any(_is_executable(tree, place) for place in places):
-            return f"needs the interpreter {name}, which is not there"
-    return ""
-
-
-def _is_executable(tree: Tree, path: str) -> bool:
-    entry = tree.stat(path)
-    return entry is not None and entry.kind is Kind.FILE and bool(entry.mode & 0o111)
+    return "" if interpreted and tree.is_file(path) else why_not_runnable(tree, path)
 
 
 def read(tree: Tree, path: str) -> str:

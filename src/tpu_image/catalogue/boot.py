@@ -52,7 +52,7 @@ class RootDevice(Requirement):
 
     id = "image.root-device"
     title = "boot entries name the root file system by UUID, PARTUUID or LABEL"
-    why = "a device name of the machine that built the image is not there when the image boots"
+    why = "A device name of the machine that built the image is not there when the image boots."
     source = "case reports; GRUB manual; fstab(5)"
     remedy = _REMAKE
 
@@ -125,7 +125,7 @@ class EfiStub(Requirement):
 
     id = "image.efi-stub"
     title = "grub.cfg on the EFI partition is a stub that finds the real one"
-    why = "a full configuration there is never updated again, and a wrong UUID ends in GRUB's prompt"
+    why = "A full configuration there is never updated again, and a wrong UUID ends in GRUB's prompt."
     source = "grub-install of Debian and Ubuntu; GRUB manual, “search”"
     remedy = (
         "run grub-install, which writes the stub; never write grub-mkconfig's output to the EFI partition"

@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tpu_image.catalogue.bind_script import code
 from tpu_image.catalogue.requirement import Evidence
 from tpu_image.catalogue.systemd import Units
 from tpu_image.runtime import settings
@@ -91,7 +92,7 @@ class Examiner:
             if text is None:
                 self._known[path] = Program.MISSING if path == self._task.script else Program.UNRELATED
             else:
-                self._known[path] = self.examine(_words(_without_comments(text)))
+                self._known[path] = self.examine(_words(code(text)))
         return self._known.get(path, Program.UNRELATED)
 
 
@@ -100,10 +101,6 @@ def runs_archive(words: Sequence[str], task: BootTask) -> bool:
     return any(settings.ARCHIVE_PATH in word for word in words) and any(
         word in task.arguments for word in words
     )
-
-
-def _without_comments(text: str) -> str:
-    return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
 
 
 def _script(tree: Tree, path: str) -> str | None:

@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpu_image import catalogue
-from tpu_image.catalogue import hardware
+from tpu_image.catalogue import groups, hardware
 from tpu_image.catalogue.hardware import Generation, MachineType
 from tpu_image.catalogue.requirement import Platform
-
-GROUP_NAME_LIMIT = 32
-"""Characters of a group name at most: ``GROUP_NAME_MAX_LENGTH`` of Debian's shadow, groupadd(8)."""
-
-_GROUP_FIRST = "abcdefghijklmnopqrstuvwxyz_"
-_GROUP_REST = _GROUP_FIRST + "0123456789-"
 
 
 class ChoiceError(ValueError):
@@ -80,14 +74,9 @@ def device_group(name: str) -> str:
     Raises:
         ChoiceError: groupadd would refuse it.
     """
-    acceptable = (
-        0 < len(name) <= GROUP_NAME_LIMIT
-        and name[0] in _GROUP_FIRST
-        and all(character in _GROUP_REST for character in name[1:])
-    )
-    if not acceptable:
+    if not groups.is_name(name):
         raise ChoiceError(
-            f"{name!r} is no group name; give up to {GROUP_NAME_LIMIT} of a-z, 0-9, - and _, a letter first"
+            f"{name!r} is no group name; give up to {groups.NAME_LIMIT} of a-z, 0-9, - and _, a letter first"
         )
     return name
 

@@ -9,8 +9,8 @@ import posixpath
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpu_image.catalogue import container_store
-from tpu_image.catalogue.agent_judgement import SEED, SNAPS, find_snap, starters
+from tpu_image.catalogue import container_store, snaps
+from tpu_image.catalogue.agent_judgement import starters
 from tpu_image.catalogue.agent_starters import Agent, Services, Starter
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Status, Verdict
 from tpu_image.trees.base import Tree
@@ -87,16 +87,12 @@ class ContainerAgent(Requirement):
 
     def _never_started(self, services: Services) -> Verdict:
         there = list(self._presences(services))
-        remedy = f"bake in {self.agent.image} and an enabled unit that runs it, or {self.otherwise}"
         if there:
             return self.failed(
                 f"the image has the {self.agent.name} ({there[0].title}), and nothing starts it at boot",
                 *(Evidence(presence.path, found=presence.title) for presence in there),
-                remedy=remedy,
             )
-        return self.failed(
-            f"the image has no {self.agent.name}: no unit, container image, program or snap", remedy=remedy
-        )
+        return self.failed(f"the image has no {self.agent.name}: no unit, container image, program or snap")
 
     def _absent(self, services: Services) -> Verdict:
         there = [*self._units(services), *self._presences(services)]
@@ -116,8 +112,8 @@ class ContainerAgent(Requirement):
     def _presences(self, services: Services) -> Iterator[Presence]:
         """Every form in which the agent itself is there, started or not."""
         tree, agent = services.tree, self.agent
-        for directory in (SNAPS, f"{SEED}/snaps"):
-            if path := find_snap(services, directory, agent):
+        for path in (snaps.installed(tree, agent.snap), snaps.seeded(tree, agent.snap)):
+            if path:
                 yield Presence("snap", agent.snap, path, f"snap remove --purge {agent.snap}; rm -f {path}")
         for directory in PROGRAM_DIRECTORIES:
             if tree.is_file(path := f"{directory}/{agent.program}"):

@@ -23,7 +23,7 @@ from tpu_image.catalogue.device_events import (
     load_rules,
     vfio_generations,
 )
-from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, group_id
+from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, group_id, is_declared
 from tpu_image.catalogue.hardware import GENERATIONS, GOOGLE_VENDOR, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.rules_file import own_file, put, put_rules
@@ -124,7 +124,7 @@ class _NodeAccess(Requirement):
 
     def _judge(self, tree: Tree, profile: Profile, rules: Rules) -> Verdict:
         gid = group_id(tree, profile.device_group)
-        if profile.device_group and gid is None:
+        if profile.device_group and gid is None and not is_declared(tree, profile.device_group):
             where = Evidence("/etc/group", expected=profile.device_group)
             return self.failed(f"the group {profile.device_group} does not exist", where)
         devices = list(self._devices(tree, profile))
@@ -182,6 +182,8 @@ class _NodeAccess(Requirement):
             put_rules(overlay, RULES_FILE, content, "")
             if self.inspect(overlay, profile).status in (Status.PASS, Status.WARN):
                 return
+        # Final rules help no more than plain ones: leave the last word to others.
+        put_rules(overlay, RULES_FILE, contents[0], "")
 
 
 def _add_commas(overlay: Overlay, verdict: Verdict) -> None:
@@ -200,7 +202,7 @@ class DeviceAccess(_NodeAccess):
     id = "vfio.device-access"
     title = "udev opens /dev/vfio/GROUP and /dev/vfio/devices/vfioN of every TPU"
     why = "Frameworks run as ordinary users; what a script opens once, nothing repairs later."
-    source = 'R3, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R3)"
     changes = f"{RULES_FILE} sets mode (and group) of the nodes"
 
     def applies(self, profile: Profile) -> str:
@@ -232,7 +234,7 @@ class AccelAccess(_NodeAccess):
     id = "accel.device-access"
     title = "udev opens /dev/accelN"
     why = "Frameworks run as ordinary users, who cannot open a node of mode 0600."
-    source = 'R4, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R4)"
     changes = f"{RULES_FILE} sets mode (and group) of the nodes"
 
     def _devices(self, tree: Tree, profile: Profile) -> Iterator[Device]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+from tpu_image.trees.base import Tree
+from tpu_image.trees.overlay import Overlay
 
 NAME = "99-tpu-image.conf"
 """The usual name; later than what distributions and most sites use."""
@@ -18,3 +21,22 @@ def late_names(others: Iterable[str], name: str = NAME) -> tuple[str, ...]:
     last = max((other for other in others if other != name), key=os.fsencode, default="")
     stem = last.removesuffix(".conf")
     return (name,) if os.fsencode(last) < os.fsencode(name) else (name, f"{stem}.tpu-image.conf")
+
+
+def write_late(
+    overlay: Overlay,
+    directory: str,
+    names: Iterable[str],
+    suffices: Callable[[Tree], bool],
+    write: Callable[[Overlay, str], None],
+) -> None:
+    """Write under the first name that comes late enough to have the effect; nothing where none has it."""
+    if suffices(overlay):
+        return
+    for name in names:
+        path = f"{directory}/{name}"
+        trial = Overlay(overlay)
+        write(trial, path)
+        if suffices(trial):
+            overlay.absorb(trial)
+            return

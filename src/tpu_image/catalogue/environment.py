@@ -5,7 +5,7 @@ Document, section "Configura le variabili di ambiente".
 
 from __future__ import annotations
 
-from tpu_image.catalogue import boot_tasks, hardware
+from tpu_image.catalogue import boot_tasks, vfio_live
 from tpu_image.catalogue.boot_starts import BootTask
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError, pam_environment, tpu_env
@@ -15,7 +15,7 @@ from tpu_image.runtime import settings, system_environment
 from tpu_image.trees.base import Entry, Tree
 from tpu_image.trees.overlay import Overlay
 
-SECTION = 'document, section "Configura le variabili di ambiente" (R11)'
+SECTION = "document, section “Configura le variabili di ambiente” (R11)"
 SCRIPT = f"{boot_tasks.SCRIPT_DIRECTORY}/configure-env-vars.sh"
 SYSTEM_ENVIRONMENT_UNIT = "tpu-image-system-environment.service"
 READY_TARGET = "tpu-image-ready.target"
@@ -76,7 +76,7 @@ class CloudsdkPython(Requirement):
         """Judge the value that stands there, or else what sets it at every boot."""
         del profile
         path = settings.SYSTEM_ENVIRONMENT_PATH
-        current = pam_environment.effective(_system_environment(tree), settings.CLOUDSDK_PYTHON)
+        current = pam_environment.effective(read_system_environment(tree), settings.CLOUDSDK_PYTHON)
         if current is None or not (current.value or "").strip():
             return boot_tasks.judge(self, tree, CLOUDSDK_PYTHON_TASK)
         value = current.value or ""
@@ -88,12 +88,12 @@ class CloudsdkPython(Requirement):
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Set it in the image, and have a unit keep it set, unless a good value stands there."""
         del profile
-        current = pam_environment.effective(_system_environment(overlay), settings.CLOUDSDK_PYTHON)
+        current = pam_environment.effective(read_system_environment(overlay), settings.CLOUDSDK_PYTHON)
         if current is not None and _is_program(overlay, current.value or ""):
             return
         path = settings.SYSTEM_ENVIRONMENT_PATH
         text = pam_environment.set_value(
-            _system_environment(overlay), settings.CLOUDSDK_PYTHON, settings.INTERPRETER
+            read_system_environment(overlay), settings.CLOUDSDK_PYTHON, settings.INTERPRETER
         )
         overlay.write(path, text)
         boot_tasks.write_archive(overlay)
@@ -101,7 +101,8 @@ class CloudsdkPython(Requirement):
         boot_tasks.write_unit(overlay, SYSTEM_ENVIRONMENT_UNIT)
 
 
-def _system_environment(tree: Tree) -> str:
+def read_system_environment(tree: Tree) -> str:
+    """Give the text of ``/etc/environment``; empty where there is none."""
     return tree.read_text_if_present(settings.SYSTEM_ENVIRONMENT_PATH, system_environment.SIZE_LIMIT) or ""
 
 
@@ -140,7 +141,7 @@ class MachineEnvironment(Requirement):
 
     def _judge_missing(self, tree: Tree) -> Verdict:
         path = settings.ENVIRONMENT_PATH
-        if not _has_tpu(tree):
+        if not vfio_live.functions(tree):
             return self.skipped(f"no TPU is present, and so no {path}")
         return self.failed(
             f"{path} does not exist on a machine with a TPU", Evidence(path, expected="settings")
@@ -180,7 +181,7 @@ class MachineEnvironment(Requirement):
         return None
 
     def _judge_system_environment(self, tree: Tree) -> Verdict | None:
-        text = _system_environment(tree)
+        text = read_system_environment(tree)
         corrected = system_environment.with_storage_timeouts(system_environment.with_cloudsdk_python(text))
         if corrected == text:
             return None
@@ -197,22 +198,6 @@ class MachineEnvironment(Requirement):
             Evidence(path, expected=", ".join(lacking)),
             remedy=f"run: systemctl restart {SYSTEM_ENVIRONMENT_UNIT}",
         )
-
-
-def _has_tpu(tree: Tree) -> bool:
-    directory = "/sys/bus/pci/devices"
-    for name in tree.names(directory):
-        vendor, device = (_identifier(tree, f"{directory}/{name}/{field}") for field in ("vendor", "device"))
-        if vendor is not None and device is not None and hardware.identify(vendor, device, None) is not None:
-            return True
-    return False
-
-
-def _identifier(tree: Tree, path: str) -> int | None:
-    try:
-        return int(tree.read_text_if_present(path, 64) or "", 16)
-    except ValueError:
-        return None
 
 
 def _user_id(tree: Tree, name: str) -> int | None:

@@ -40,8 +40,9 @@ class HostTools(_ForGke):
 
     id = "gke.host-tools"
     title = f"{', '.join(HOST_TOOLS)} are on the PATH and can run"
-    why = "GKE's TPU device plugin runs them on its host"
+    why = "GKE's TPU device plugin runs them on its host."
     source = SOURCE
+    remedy = f"install {' '.join(HOST_TOOLS.values())} in the image"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for each of them where a service looks."""
@@ -66,7 +67,7 @@ class Tunables(_ForGke):
 
     id = "gke.tunables"
     title = "the running kernel has the network settings that the device plugin writes"
-    why = "GKE's TPU device plugin tunes the network of its host"
+    why = "GKE's TPU device plugin tunes the network of its host."
     source = SOURCE
     remedy = "use a kernel with TCP CUBIC (tcp_cubic) and a writable /proc/sys"
     live = True

@@ -99,6 +99,7 @@ class NoIdentity(Requirement):
         "cloud-init skips its work on a machine that has the data of another."
     )
     source = "machine-id(5), systemd-random-seed(8); Compute Engine, preparing a disk for import"
+    remedy = "take away in the image what is named; virt-sysprep and cloud-init clean do much of it"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for what a machine that ran leaves behind."""

@@ -213,7 +213,7 @@ class RunningKernel(Requirement):
 
     id = "machine.kernel"
     title = "the running kernel was started with every TPU parameter"
-    why = "what boot files say takes effect at the next boot alone"
+    why = "What boot files say takes effect at the next boot alone."
     source = SOURCE
     remedy = _REBOOT
     live = True
@@ -247,7 +247,7 @@ class RunningHugePages(Requirement):
 
     id = "machine.thp"
     title = "transparent huge pages are always used, and the command line asks for it"
-    why = "TPU hosts move large buffers; some kernels default to it and the next one may not"
+    why = "TPU hosts move large buffers; some kernels default to it and the next one may not."
     source = SOURCE
     remedy = _REBOOT
     live = True
@@ -279,15 +279,15 @@ def _chosen(enabled: str) -> str:
 
 REQUIREMENTS: tuple[Requirement, ...] = (
     KernelParameterRequirement(
-        "kernel.idle", IDLE, "a processor that sleeps answers the TPU late: polling keeps latency low"
+        "kernel.idle", IDLE, "A processor that sleeps answers the TPU late: polling keeps latency low."
     ),
     KernelParameterRequirement(
         "kernel.iommu",
         IOMMU,
-        "VFIO hands TPUs to programs through the IOMMU; v5p and TPU7x need its scalable mode",
+        "VFIO hands TPUs to programs through the IOMMU; v5p and TPU7x need its scalable mode.",
     ),
     KernelParameterRequirement(
-        "kernel.thp", THP, "huge pages make the large buffers of a TPU host cheaper to map and to pin"
+        "kernel.thp", THP, "Huge pages make the large buffers of a TPU host cheaper to map and to pin."
     ),
     RunningKernel(),
     RunningHugePages(),

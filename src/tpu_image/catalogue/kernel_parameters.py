@@ -298,8 +298,8 @@ def _mended(line: KernelCommandLine, index: int, tail: str) -> EditGroup:
     ]
 
 
-IDLE = ValueParameter("idle", ("poll",), ("poll", "halt", "nomwait", "mwait"))
-"""Of several the last decides (``boot_option_idle_override``); other values are refused."""
+IDLE = ValueParameter("idle", ("poll",), ("poll", "halt", "nomwait"))
+"""Of several the last decides (``boot_option_idle_override``); others, ``mwait`` since Linux 3.9, are ignored."""
 
 IOMMU = ListParameter(
     "intel_iommu",

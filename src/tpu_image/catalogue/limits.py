@@ -181,7 +181,7 @@ class LockedMemory(ResourceLimit):
     id = "limits.memlock"
     title = "locked memory is unlimited for users, root and services"
     why = "The TPU runtime pins the host memory that it transfers; at the usual 8 MiB it fails to start."
-    source = 'section "Limiti di memoria" (R5); limits.conf(5), systemd-system.conf(5)'
+    source = "document, section “Limiti di memoria” (R5); limits.conf(5), systemd-system.conf(5)"
     item = MEMLOCK
 
 
@@ -191,7 +191,7 @@ class OpenFiles(ResourceLimit):
     id = "limits.nofile"
     title = "at least 100000 files may be open for users, root and services"
     why = "Input pipelines and collective operations over many hosts open more than the usual 1024 files."
-    source = 'section "Limiti dei file" (R6); limits.conf(5), systemd-system.conf(5)'
+    source = "document, section “Limiti dei file” (R6); limits.conf(5), systemd-system.conf(5)"
     item = NOFILE
 
 

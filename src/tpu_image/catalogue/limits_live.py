@@ -33,7 +33,9 @@ class MachineLimits(Requirement):
     id = "machine.limits"
     title = "this login and the system services have the limits that a TPU needs"
     why = "Limits are fixed when a session or a service starts, so a right file may not be in effect yet."
-    source = 'sections "Limiti di memoria" and "Limiti dei file" (R5, R6); proc(5), /proc/PID/limits'
+    source = (
+        "document, sections “Limiti di memoria” and “Limiti dei file” (R5, R6); proc(5), /proc/PID/limits"
+    )
     remedy = "run: tpu-image apply; then log in again, and restart services or reboot"
     live = True
 

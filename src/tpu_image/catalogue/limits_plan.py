@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from tpu_image.catalogue.drop_ins import late_names
+from tpu_image.catalogue.drop_ins import late_names, write_late
 from tpu_image.catalogue.limits_in_effect import (
     HALVES,
     LIMITS_DIRECTORY,
@@ -39,7 +39,7 @@ def plan_sessions(overlay: Overlay, item: Item) -> None:
             _add_lines(trial, path, item, login, domain)
 
         names = late_names(overlay.names(LIMITS_DIRECTORY, "*.conf"))
-        _write_late(overlay, LIMITS_DIRECTORY, names, suffices, write)
+        write_late(overlay, LIMITS_DIRECTORY, names, suffices, write)
 
 
 def _add_lines(trial: Overlay, path: str, item: Item, login: Login, domain: str) -> None:
@@ -74,7 +74,7 @@ def plan_services(overlay: Overlay, item: Item) -> None:
         files = services.manager.files
     write = _setting_writer(section, key, _raised(granted.limit, item))
     names = late_names(posixpath.basename(path) for path, _ in files)
-    _write_late(overlay, directory, names, suffices, write)
+    write_late(overlay, directory, names, suffices, write)
 
 
 def plan_runtimes(overlay: Overlay, item: Item) -> None:
@@ -87,7 +87,7 @@ def plan_runtimes(overlay: Overlay, item: Item) -> None:
 
         others = (posixpath.basename(path) for path, _ in configuration.files[1:])
         write = _setting_writer("Service", f"Limit{item.setting}", _raised(own.limit, item))
-        _write_late(overlay, f"{UNIT_DIRECTORY}/{name}.d", late_names(others, RUNTIME_NAME), suffices, write)
+        write_late(overlay, f"{UNIT_DIRECTORY}/{name}.d", late_names(others, RUNTIME_NAME), suffices, write)
 
 
 def _own_text(trial: Overlay, path: str) -> str:
@@ -109,22 +109,3 @@ def _setting_writer(section: str, key: str, value: str) -> Callable[[Overlay, st
         trial.write(path, file.with_setting(section, key, value).text)
 
     return write
-
-
-def _write_late(
-    overlay: Overlay,
-    directory: str,
-    names: Iterable[str],
-    suffices: Callable[[Tree], bool],
-    write: Callable[[Overlay, str], None],
-) -> None:
-    """Write under the first name that comes late enough to have the effect; nothing where none has it."""
-    if suffices(overlay):
-        return
-    for name in names:
-        path = f"{directory}/{name}"
-        trial = Overlay(overlay)
-        write(trial, path)
-        if suffices(trial):
-            overlay.absorb(trial)
-            return

@@ -21,7 +21,7 @@ class MetadataScript(Requirement):
     id = "metadata.script"
     title = f"{SCRIPT} KEY prints a value of the VM's metadata"
     why = "Start scripts of workloads ask it for their worker number and for attributes of their own."
-    source = 'document, section "Recupera i metadati della VM" (R12)'
+    source = "document, section “Recupera i metadati della VM” (R12)"
     changes = f"{SCRIPT}, {settings.ARCHIVE_PATH}"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:

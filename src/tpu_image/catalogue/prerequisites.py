@@ -6,8 +6,7 @@ images and installs it at first boot), or as an archive unpacked anywhere.
 
 from __future__ import annotations
 
-import re
-
+from tpu_image.catalogue import snaps
 from tpu_image.catalogue.distribution import distribution_of
 from tpu_image.catalogue.programs import Program, find_program
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
@@ -27,11 +26,6 @@ UNPACKED = (
 
 SNAP = "google-cloud-cli"
 SNAP_NAMES = (SNAP, "google-cloud-sdk")
-SEED = "/var/lib/snapd/seed"
-INSTALLED_SNAPS = "/var/lib/snapd/snaps"
-SNAPD = ("/usr/lib/snapd/snapd", "/usr/libexec/snapd/snapd")
-
-_SEEDED_FILE = re.compile(r"^\s*file:\s*['\"]?([^\s'\"#]+)", re.MULTILINE)
 
 
 class PythonPresent(Requirement):
@@ -39,8 +33,9 @@ class PythonPresent(Requirement):
 
     id = "prerequisites.python"
     title = "python3 is on the PATH and can run"
-    why = "the boot tasks and the gcloud CLI are Python programs"
+    why = "The boot tasks and the gcloud CLI are Python programs."
     source = SOURCE
+    remedy = "install Python 3 in the image"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for python3 where a service looks for it."""
@@ -50,7 +45,7 @@ class PythonPresent(Requirement):
         install = _install_command(
             tree, {"debian": "apt-get install python3", "fedora": "dnf install python3"}
         )
-        return _absent(self, "python3", program, install or "install Python 3")
+        return _absent(self, "python3", program, install or self.remedy)
 
 
 class GcloudPresent(Requirement):
@@ -58,8 +53,9 @@ class GcloudPresent(Requirement):
 
     id = "prerequisites.gcloud"
     title = "the gcloud CLI is on the PATH and can run, or is a snap that the first boot installs"
-    why = "the document's steps and many workloads call it"
+    why = "The document's steps and many workloads call it."
     source = SOURCE
+    remedy = "install the gcloud CLI in the image"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for it on the PATH, among snaps, and unpacked somewhere."""
@@ -85,20 +81,17 @@ def _absent(requirement: Requirement, name: str, program: Program | None, remedy
         evidence = Evidence(f"/usr/bin/{name}", found="absent", expected="an executable program")
         return requirement.failed(f"{name} is not on the PATH", evidence, remedy=remedy)
     evidence = Evidence(program.path, found=program.problem, expected="an executable program")
-    return requirement.failed(f"{name} cannot run: {program.problem}", evidence, remedy=remedy)
+    return requirement.failed(f"{name} cannot run: {program.path} {program.problem}", evidence, remedy=remedy)
 
 
 def _snap(tree: Tree) -> str:
     """Path of the CLI's snap, installed or seeded with snapd there to install it; empty where there is none."""
     for name in SNAP_NAMES:
-        for path in tree.files(INSTALLED_SNAPS, f"{name}_*.snap"):
+        if path := snaps.installed(tree, name):
             return path
-    seed = tree.read_text_if_present(f"{SEED}/seed.yaml")
-    if seed is None or not any(tree.is_file(path) for path in SNAPD):
-        return ""
-    for file in _SEEDED_FILE.findall(seed):
-        path = f"{SEED}/snaps/{file}"
-        if file.startswith(tuple(f"{name}_" for name in SNAP_NAMES)) and tree.is_file(path):
+    for name in SNAP_NAMES:
+        path = snaps.seeded(tree, name)
+        if path and snaps.has_snapd(tree) and snaps.is_listed(tree, name):
             return path
     return ""
 

@@ -6,7 +6,7 @@ import posixpath
 import struct
 from typing import NamedTuple
 
-from tpu_image.trees.base import Entry, Kind, NotAFileError, NotFoundError, Tree
+from tpu_image.trees.base import Kind, NotAFileError, NotFoundError, Tree
 
 SEARCH_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin")
 """Where a login and a service look for programs; /snap/bin as /etc/profile.d of snapd adds it."""
@@ -23,7 +23,7 @@ INTERPRETER_LIMIT = 4
 
 
 class Program(NamedTuple):
-    """A program as found: ``path`` as it is called, ``problem`` empty where it can run."""
+    """A program as found: ``path`` as it is called; ``problem``, words to put behind it, empty where it can run."""
 
     path: str
     problem: str = ""
@@ -39,64 +39,75 @@ def architecture_of(tree: Tree, path: str) -> str:
     return ELF_MACHINES.get(machine, f"ELF machine {machine}")
 
 
-def find_program(tree: Tree, name: str, architecture: str) -> Program | None:
+def find_program(
+    tree: Tree, name: str, architecture: str, *, scripts: int = INTERPRETER_LIMIT
+) -> Program | None:
     """Find a program on the search path; a name that is there and cannot run is given only when no other can.
 
     Args:
         tree: where to look.
         name: as it would be called.
         architecture: of the machine that is to run it, as uname(1) names it.
+        scripts: how many scripts may run one another.
     """
     broken: Program | None = None
     for directory in SEARCH_PATH:
         path = posixpath.join(directory, name)
-        entry = tree.lstat(path)
-        if entry is None:
+        if tree.lstat(path) is None:
             continue
-        problem = why_not_runnable(tree, path, entry, architecture)
+        problem = why_not_runnable(tree, path, architecture, scripts=scripts)
         if not problem:
             return Program(path)
         broken = broken or Program(path, problem)
     return broken
 
 
-def why_not_runnable(tree: Tree, path: str, entry: Entry, architecture: str) -> str:
-    """Say why the kernel would not run what is at a path; empty where it would.
+def why_not_runnable(
+    tree: Tree, path: str, architecture: str = "", *, scripts: int = INTERPRETER_LIMIT
+) -> str:
+    """Say why the kernel would not run what is at a path, as the words behind it; empty where it would.
 
-    The interpreter of a script must exist in the tree too.
+    Args:
+        tree: where it is, and where the interpreter of a script must be too.
+        path: absolute.
+        architecture: of the machine that is to run it; empty for whichever it is made for.
+        scripts: how many scripts may run one another.
     """
-    for _ in range(INTERPRETER_LIMIT):
-        target = tree.stat(path)
-        if target is None:
-            link = f", a link to {entry.target}," if entry.kind is Kind.SYMLINK else ""
-            return f"{path}{link} leads to nothing"
-        if target.kind is not Kind.FILE:
-            return f"{path} is a {target.kind.value}"
-        if not target.mode & 0o111:
-            return f"{path} is not executable (mode {target.mode:04o})"
-        head = _head(tree, path)
-        if head.startswith(b"\x7fELF"):
-            made_for = architecture_of(tree, path)
-            return "" if made_for == architecture else f"{path} is made for {made_for}"
-        if not head.startswith(b"#!"):
-            return f"{path} is neither a program nor a script"
-        words = head[2:SHEBANG_LIMIT].split(b"\n")[0].decode("utf-8", "surrogateescape").split()
-        if not words:
-            return f"{path} names no interpreter"
-        interpreter = _interpreter(tree, words)
-        if not tree.exists(interpreter):
-            return f"the interpreter {interpreter} of {path} does not exist"
-        path, entry = interpreter, target
-    return f"{path} is run by too many scripts in a row"
+    target = tree.stat(path)
+    if target is None:
+        entry = tree.lstat(path)
+        return "does not exist" if entry is None else f"is a link to {entry.target}, which leads to nothing"
+    if target.kind is not Kind.FILE:
+        return f"is a {target.kind.value}"
+    if not target.mode & 0o111:
+        return f"is not executable (mode {target.mode:04o})"
+    head = _head(tree, path)
+    if head.startswith(b"\x7fELF"):
+        made_for = architecture_of(tree, path)
+        return "" if architecture in ("", made_for) else f"is made for {made_for}"
+    if not head.startswith(b"#!"):
+        return "is neither a program nor a script: it has no #! line"
+    return _why_not_interpreted(tree, head[2:].split(b"\n")[0], architecture, scripts)
 
 
-def _interpreter(tree: Tree, words: list[str]) -> str:
-    """Path of what a ``#!`` line runs in the end; env(1) looks its program up on the search path."""
-    if posixpath.basename(words[0]) != "env" or not tree.exists(words[0]):
-        return words[0]
-    name = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), words[0])
-    paths = (posixpath.join(directory, name) for directory in SEARCH_PATH)
-    return next((path for path in paths if tree.exists(path)), name)
+def _why_not_interpreted(tree: Tree, line: bytes, architecture: str, scripts: int) -> str:
+    """Judge what stands behind ``#!``; env(1) looks the interpreter up by its name."""
+    if line.endswith(b"\r"):
+        return "has CR LF line ends: the kernel looks for an interpreter whose name ends in CR"
+    words = line.decode("utf-8", "surrogateescape").split()
+    if not words:
+        return "names no interpreter after #!"
+    if not scripts:
+        return "is run by too many scripts in a row"
+    problem = why_not_runnable(tree, words[0], architecture, scripts=scripts - 1)
+    if problem:
+        return f"needs the interpreter {words[0]}, which {problem}"
+    if posixpath.basename(words[0]) != "env":
+        return ""
+    names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    found = find_program(tree, names[0], architecture, scripts=scripts - 1) if names else Program("")
+    problem = "is not on the PATH" if found is None else found.problem
+    return f"needs the interpreter {names[0]}, which {problem}" if problem else ""
 
 
 def _head(tree: Tree, path: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tpu_image.catalogue import bind_script, device_nodes, environment, metadata, storage_timeouts, vfio
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
 from tpu_image.catalogue.running import is_running
 from tpu_image.trees.base import Tree
@@ -18,12 +19,12 @@ RELABELLERS = (
 """What makes a boot relabel where ``/.autorelabel`` is (package policycoreutils)."""
 
 PLACED = (
-    "/etc/udev/rules.d/99-tpu-vfiopci.rules",
-    "/etc/udev/rules.d/99-tpu.rules",
-    "/lib/udev/bind_to_vfio_pci.sh",
-    "/var/scripts/configure-env-vars.sh",
-    "/var/scripts/configure-gcs-timeouts.sh",
-    "/var/scripts/get-vm-metadata.py",
+    vfio.RULES_FILE,
+    device_nodes.RULES_FILE,
+    bind_script.SCRIPT,
+    environment.SCRIPT,
+    storage_timeouts.SCRIPT,
+    metadata.SCRIPT,
 )
 """Files that the document has placed, whoever placed them."""
 

@@ -19,7 +19,7 @@ class SupportedDistribution(Requirement):
 
     id = "support.distribution"
     title = "the distribution is an Ubuntu release that Google certifies for these TPUs"
-    why = "on any other the changes may work, and making sure of it is up to you"
+    why = "On any other the changes may work, and making sure of it is up to you."
     source = "document, note “Importante” (R15); image families of ubuntu-os-accelerator-images"
     remedy = "before you rely on it, on a TPU VM made from the image: tpu-image check"
 
@@ -51,7 +51,7 @@ class SupportedArchitecture(Requirement):
 
     id = "support.architecture"
     title = "the image is made for x86-64 processors"
-    why = "machine types with TPUs have x86-64 processors"
+    why = "Machine types with TPUs have x86-64 processors."
     source = "Compute Engine machine types with TPUs"
     remedy = "start from the amd64 edition of the base image"
 

@@ -23,9 +23,10 @@ class TelemetryCollector(ContainerAgent):
         "It sends metrics of the TPU runtime to Cloud Monitoring or Prometheus. GKE brings its own, with "
         "which a second one conflicts."
     )
-    source = "document, section '(Facoltativo) Installa ed esegui AI Telemetry Collector' (R9)"
+    source = "document, section “(Facoltativo) Installa ed esegui AI Telemetry Collector” (R9)"
     agent = COLLECTOR
     otherwise = "leave telemetry off"
+    remedy = f"bake in {COLLECTOR.image} and an enabled unit that runs it, or {otherwise}"
 
     def applies(self, profile: Profile) -> str:
         """Where it is asked for, and on GKE, where it must be absent."""

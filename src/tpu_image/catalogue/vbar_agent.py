@@ -33,9 +33,10 @@ class VbarAgent(ContainerAgent):
         "Without the agent the interconnect between chips (ICI) is not set up, and programs that use more "
         "than one chip fail. GKE brings its own, with which a second one conflicts."
     )
-    source = "document, sections 'Installa l'agente vBar' and 'Avvia l'agente vBar' (R8, R10)"
+    source = "document, sections “Installa l'agente vBar” and “Avvia l'agente vBar” (R8, R10)"
     agent = VBAR
     otherwise = "say --no-agent if something else brings it"
+    remedy = f"bake in {VBAR.image} and an enabled unit that runs it, or {otherwise}"
 
     def applies(self, profile: Profile) -> str:
         """Not where the user said that something else brings it; on GKE nothing else may."""
@@ -50,7 +51,7 @@ class VbarAgentRuns(AgentRuns):
     id = "machine.agent"
     title = "the vBar agent runs and listens"
     why = "Device nodes and listed chips prove nothing: without its agent the interconnect (ICI) is down."
-    source = "document, section 'Avvia l'agente vBar'; the port as Google's own images show it"
+    source = "document, section “Avvia l'agente vBar”; the port as Google's own images show it"
     agent = VBAR
 
 

@@ -55,7 +55,7 @@ class BindRules(Requirement):
     id = "vfio.bind-rules"
     title = "udev runs a bind script for every TPU function that is added"
     why = "A TPU function that is not on vfio-pci cannot be opened by any program."
-    source = 'R2, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R2)"
     changes = f"{RULES_FILE} runs {SCRIPT} for every TPU function"
 
     def applies(self, profile: Profile) -> str:
@@ -138,7 +138,7 @@ class BindScript(Requirement):
     id = "vfio.bind-script"
     title = "the script that the rules run can be started and binds a function"
     why = "udev says nothing when a program of its rules is missing or fails."
-    source = 'R3, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R3)"
     changes = f"{SCRIPT}, executable"
 
     def applies(self, profile: Profile) -> str:

@@ -84,7 +84,7 @@ class MachineDevices(Requirement):
     id = "machine.devices"
     title = "every TPU function is bound and its device nodes are open"
     why = "Frameworks count chips in sysfs, whether or not they can be opened: only the nodes tell."
-    source = 'section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO”"
     remedy = "run: tpu-image apply"
     live = True
 
@@ -223,7 +223,7 @@ class MachineInterrupts(Requirement):
     id = "machine.interrupts"
     title = "vfio_iommu_type1 allows unsafe interrupts now"
     why = "On x86-64 VMs without interrupt remapping, VFIO otherwise refuses the TPU's IOMMU group."
-    source = 'R3, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R3)"
     remedy = "run: tpu-image apply"
     live = True
 

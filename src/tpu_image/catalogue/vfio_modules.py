@@ -2,15 +2,19 @@
 
 Sources: section "Associa i dispositivi TPU a VFIO" of the document (R3: ``modprobe vfio-pci``,
 ``allow_unsafe_interrupts``); modprobe.d(5): a later ``options`` line overrides an earlier one, and none
-reaches a module that is built in.
+reaches a module that is built in; modprobe(8), modules-load.d(5): ``blacklist`` binds systemd-modules-load, and
+modprobe for aliases alone.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 
 from tpu_image.catalogue.bind_script import code, read
 from tpu_image.catalogue.binding import running_scripts
+from tpu_image.catalogue.boot_loader import read_boot_loader
+from tpu_image.catalogue.drop_ins import late_names, write_late
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats.modprobe import (
     Directive,
@@ -82,7 +86,7 @@ class VfioModules(Requirement):
     id = "vfio.modules"
     title = "every installed kernel has vfio-pci and vfio_iommu_type1"
     why = "Without them no TPU function can be bound, and nothing can map memory for it."
-    source = 'R3, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R3)"
     changes = f"{MODULES_LOAD_FILE} loads both modules at boot"
     remedy = (
         "install a kernel that has VFIO (Ubuntu: linux-modules-extra of the same release; "
@@ -112,6 +116,13 @@ class VfioModules(Requirement):
         if barred:
             remedy = f"remove line {barred[0].line} of {barred[0].path}"
             return self.failed(f"{barred[0].path} keeps modules from loading", *barred, remedy=remedy)
+        blacklisted = list(_blacklisted(tree))
+        if blacklisted:
+            first = blacklisted[0]
+            message = (
+                f"{first.path} keeps modules from being loaded at boot: the bind script has to load them"
+            )
+            return self.warned(message, *blacklisted, remedy=f"remove line {first.line} of {first.path}")
         loaded = loaded_at_boot(tree)
         waiting = [
             module for module in MODULES if module not in loaded and not _everywhere(tree, releases, module)
@@ -126,7 +137,7 @@ class VfioModules(Requirement):
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Have systemd load the modules."""
         del profile
-        if loaded_at_boot(overlay) != set(MODULES):
+        if not any(_blacklisted(overlay)) and loaded_at_boot(overlay) != set(MODULES):
             overlay.write(MODULES_LOAD_FILE, "\n".join(["# Cloud TPU: written by tpu-image.", *MODULES, ""]))
 
 
@@ -135,20 +146,32 @@ def _everywhere(tree: Tree, releases: list[str], module: str) -> bool:
 
 
 def loaded_at_boot(tree: Tree) -> set[str]:
-    """Give those of :data:`MODULES` that modules-load.d names."""
+    """Give those of :data:`MODULES` that modules-load.d names; systemd-modules-load heeds blacklists."""
+    if any(_blacklisted(tree)):
+        return set()
     named = {name for _, text in _configuration(tree, "modules-load.d") for _, name in loaded_modules(text)}
     return {module for module in MODULES if canonical(module) in named}
 
 
 def _barred(tree: Tree) -> Iterator[Evidence]:
-    """Find what keeps one of the modules from being loaded."""
+    """Find what has modprobe run a program that loads nothing in place of one of the modules."""
     for path, directive in _modprobe_directives(tree):
-        if directive.module not in map(canonical, MODULES):
-            continue
         program = (directive.rest.split() or [""])[0].rpartition("/")[2]
-        if directive.command == "blacklist" or (directive.command == "install" and program in _NO_PROGRAM):
-            text = f"{directive.command} {directive.module} {directive.rest}".strip()
-            yield Evidence(path, directive.line, text, f"nothing against {directive.module}")
+        if directive.command == "install" and program in _NO_PROGRAM:
+            yield from _against(path, directive)
+
+
+def _blacklisted(tree: Tree) -> Iterator[Evidence]:
+    """Find what keeps systemd-modules-load from one of the modules; modprobe by name loads it all the same."""
+    for path, directive in _modprobe_directives(tree):
+        if directive.command == "blacklist":
+            yield from _against(path, directive)
+
+
+def _against(path: str, directive: Directive) -> Iterator[Evidence]:
+    if directive.module in map(canonical, MODULES):
+        text = f"{directive.command} {directive.module} {directive.rest}".strip()
+        yield Evidence(path, directive.line, text, f"nothing against {directive.module}")
 
 
 class UnsafeInterrupts(Requirement):
@@ -157,7 +180,7 @@ class UnsafeInterrupts(Requirement):
     id = "vfio.unsafe-interrupts"
     title = "vfio_iommu_type1 allows unsafe interrupts at every boot"
     why = "On x86-64 VMs without interrupt remapping, VFIO otherwise refuses the TPU's IOMMU group."
-    source = 'R3, section "Associa i dispositivi TPU a VFIO"'
+    source = "document, section “Associa i dispositivi TPU a VFIO” (R3)"
     changes = f"{MODPROBE_FILE} sets the module option"
 
     def applies(self, profile: Profile) -> str:
@@ -169,7 +192,7 @@ class UnsafeInterrupts(Requirement):
         option = _last_option(tree)
         if option is not None and option_in_effect(tree):
             return self.passed("set by a module option", option)
-        if every_entry_has(tree, f"vfio_iommu_type1.{PARAMETER}"):
+        if _on_every_entry(tree, f"vfio_iommu_type1.{PARAMETER}"):
             return self.passed("set on the kernel command line of every boot entry")
         for path in running_scripts(tree, profile):
             if PARAMETER in code(read(tree, path)):
@@ -185,12 +208,19 @@ class UnsafeInterrupts(Requirement):
         return self.failed(f"the last option that counts turns {PARAMETER} off", option)
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
-        """Set the module option."""
-        if self.inspect(overlay, profile).status is not Status.PASS:
-            overlay.write(MODPROBE_FILE, f"# Cloud TPU: written by tpu-image.\n{_OPTION}\n")
+        """Set the module option, behind those that turn it off."""
+        if self.inspect(overlay, profile).status is Status.PASS:
+            return
+        directory, name = posixpath.split(MODPROBE_FILE)
+        others = (posixpath.basename(path) for path, _ in _configuration(overlay, "modprobe.d"))
+        write_late(overlay, directory, late_names(others, name), option_in_effect, _write_option)
 
 
 _OPTION = f"options vfio_iommu_type1 {PARAMETER}=1"
+
+
+def _write_option(overlay: Overlay, path: str) -> None:
+    overlay.write(path, f"# Cloud TPU: written by tpu-image.\n{_OPTION}\n")
 
 
 def option_in_effect(tree: Tree) -> bool:
@@ -219,13 +249,9 @@ def _last_option(tree: Tree) -> Evidence | None:
     return found
 
 
-def every_entry_has(tree: Tree, parameter: str) -> bool:
-    """Whether a kernel parameter is true on every ``linux`` line of grub.cfg; False where there is none."""
-    lines = [
-        line.split()
-        for path in ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
-        for line in (tree.read_text_if_present(path) or "").splitlines()
-        if line.lstrip().startswith(("linux ", "linux\t", "linuxefi", "linux16"))
-    ]
-    values = (last_parameter(" ".join(words[2:]), parameter) for words in lines)
-    return bool(lines) and all(value is not None and is_true(value) for value in values)
+def _on_every_entry(tree: Tree, parameter: str) -> bool:
+    """Whether a kernel parameter is true on every boot entry; False where there is none."""
+    lines = [line for entry in read_boot_loader(tree).entries for line in entry.lines]
+    tokens = [line.last(parameter) for line in lines]
+    values = ["n" if token is None else "y" if token.value is None else token.value for token in tokens]
+    return bool(values) and all(map(is_true, values))

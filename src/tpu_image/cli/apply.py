@@ -11,6 +11,7 @@ from tpu_image.catalogue import activation, readings
 from tpu_image.catalogue.activation import Command
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
+from tpu_image.cli.failures import inside
 from tpu_image.cli.failures import report as tell
 from tpu_image.inspection import inspect, is_running_machine, opened
 from tpu_image.output import emit, wants_color
@@ -58,8 +59,15 @@ def command(
         raise click.UsageError("--undo and --dry-run do not go together")
     if force and not undo:
         raise click.UsageError("--force goes with --undo alone")
-    if undo:
-        return _undo(root, profile, force, quiet)
+    with inside(root):
+        if undo:
+            return _undo(root, profile, force, quiet)
+        return _plan_and_apply(root, dry_run, profile, only, quiet, wants_color(color))
+
+
+def _plan_and_apply(
+    root: str, dry_run: bool, profile: Profile, only: Sequence[str], quiet: bool, color: bool
+) -> int:
     with opened(root) as target:
         plan = Plan.from_overlay(readings.plan(target.tree, profile, only=only))
     if dry_run:
@@ -67,7 +75,7 @@ def command(
             tell("nothing to change")
         emit(plan.diff())
         return OK
-    return _apply(root, plan, profile, only, quiet, wants_color(color))
+    return _apply(root, plan, profile, only, quiet, color)
 
 
 def _apply(root: str, plan: Plan, profile: Profile, only: Sequence[str], quiet: bool, color: bool) -> int:

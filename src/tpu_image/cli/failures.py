@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 
@@ -13,6 +15,23 @@ from tpu_image.report.printable import printable
 
 class UnusableError(Exception):
     """The command or its target is unusable; each argument is a line: where, what, what to do."""
+
+
+@contextlib.contextmanager
+def inside(root: str) -> Iterator[None]:
+    """Name the root before a path of its tree, which otherwise reads like one of this machine.
+
+    Raises:
+        UnusableError: in place of a :class:`TreeError` about something below the root.
+    """
+    from tpu_image.trees.base import TreeError
+
+    try:
+        yield
+    except TreeError as error:
+        if error.path == root or Path(root).resolve() == Path("/"):
+            raise
+        raise UnusableError(f"{root}: {error}") from error
 
 
 def explain(error: BaseException) -> int:
@@ -43,7 +62,8 @@ def _lines(error: BaseException) -> Sequence[str]:
         return [str(line) for line in error.args]
     if isinstance(error, click.UsageError):
         help_command = f"{error.ctx.command_path} --help" if error.ctx else "tpu-image --help"
-        return [f"{error.format_message().rstrip('.')}; see {help_command}"]
+        message = " ".join(error.format_message().split())  # click lists choices on lines of their own
+        return [f"{message.rstrip('.')}; see {help_command}"]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
     if isinstance(

@@ -9,7 +9,7 @@ import click
 from tpu_image.catalogue import readings
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import options
-from tpu_image.cli.failures import UnusableError, report
+from tpu_image.cli.failures import UnusableError, inside, report
 from tpu_image.inspection import opened
 from tpu_image.output import emit
 from tpu_image.render.steps import RenderError, Steps, steps_of
@@ -48,7 +48,7 @@ def command(
     if root is None:
         steps = _steps(readings.plan(MemoryTree(), profile, only=only), profile)
     else:
-        with opened(root) as target:
+        with inside(root), opened(root) as target:
             steps = _steps(readings.plan(target.tree, profile, only=only), profile)
     if form == "shell":
         from tpu_image.render import shell

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from tpu_image.render.steps import Step, Steps, is_plain_text, packed
+from tpu_image.plan.change import Change
+from tpu_image.render.steps import Steps, adds_lines, is_plain_text, packed
 from tpu_image.trees.memory import Directory, File, Symlink
 
 USER_DATA_LIMIT = 256 * 1024
@@ -23,7 +24,7 @@ _ADD_LINES = (
 
 def render(steps: Steps) -> str:
     """Write the cloud-config."""
-    files = [(s.path, s.after) for s in steps.steps if isinstance(s.after, File) and not s.adds_lines]
+    files = [(c.path, c.after) for c in steps.changes if isinstance(c.after, File) and not adds_lines(c)]
     commands = [*_commands(steps), *(list(command.arguments) for command in steps.commands)]
     lines = ["#cloud-config", "# What Cloud TPU asks of a machine.", f"# {steps.heading}"]
     if files:
@@ -63,28 +64,28 @@ def _is_block(content: bytes) -> bool:
 
 def _commands(steps: Steps) -> Iterator[list[str]]:
     """Give the commands for what write_files cannot do: links, lines, owners, bare directories, removals."""
-    folders = [step.path for step in steps.steps if _is_bare_directory(step, steps.steps)]
+    folders = [change.path for change in steps.changes if _is_bare_directory(change, steps.changes)]
     if folders:
         yield ["mkdir", "-p", *folders]
-    for step in steps.steps:
-        after = step.after
+    for change in steps.changes:
+        after = change.after
         if after is None:
-            yield ["rm", "-f", step.path]
+            yield ["rm", "-f", change.path]
         elif isinstance(after, Symlink):
-            yield ["ln", "-sfn", after.target, step.path]
-        elif step.adds_lines and isinstance(after, File):
-            yield ["sh", "-c", _ADD_LINES, "sh", step.path, *_lines(after)]
+            yield ["ln", "-sfn", after.target, change.path]
+        elif adds_lines(change) and isinstance(after, File):
+            yield ["sh", "-c", _ADD_LINES, "sh", change.path, *_lines(after)]
         if isinstance(after, Directory) and after.mode != Directory().mode:
-            yield ["chmod", f"{after.mode:04o}", step.path]
+            yield ["chmod", f"{after.mode:04o}", change.path]
         if after is not None and (after.uid, after.gid) != (0, 0):
-            yield ["chown", "-h", f"{after.uid}:{after.gid}", step.path]
+            yield ["chown", "-h", f"{after.uid}:{after.gid}", change.path]
 
 
-def _is_bare_directory(step: Step, steps: Sequence[Step]) -> bool:
+def _is_bare_directory(change: Change, changes: Sequence[Change]) -> bool:
     """Whether write_files will not make the directory: no file is written below it."""
-    if not isinstance(step.after, Directory) or step.before is not None:
+    if not isinstance(change.after, Directory) or change.before is not None:
         return False
-    return not any(isinstance(s.after, File) and s.path.startswith(f"{step.path}/") for s in steps)
+    return not any(isinstance(c.after, File) and c.path.startswith(f"{change.path}/") for c in changes)
 
 
 def _reboot() -> list[str]:

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tpu_image.render.steps import Step, Steps, is_plain_text, packed
+from tpu_image.plan.change import Change
+from tpu_image.render.steps import Steps, adds_lines, is_plain_text, packed
 from tpu_image.trees.memory import Directory, File, Symlink
 
 _LINE = 76
@@ -21,10 +22,10 @@ def render(steps: Steps) -> str:
         f"# {steps.heading}",
         _prelude(),
         "# Look before the first change.",
-        *(line for step in steps.steps for line in _expectation(step)),
+        *(line for change in steps.changes for line in _expectation(change)),
         "",
         "# Change.",
-        *(line for step in steps.steps for line in _change(step)),
+        *(line for change in steps.changes for line in _change(change)),
         "",
         *_ending(steps),
     ]
@@ -35,11 +36,11 @@ def _prelude() -> str:
     return Path(__file__).with_name("prelude.sh").read_text("utf-8")
 
 
-def _expectation(step: Step) -> Iterator[str]:
-    if not isinstance(step.after, File):
+def _expectation(change: Change) -> Iterator[str]:
+    if not isinstance(change.after, File):
         return
-    before = _hash(step.before.content) if isinstance(step.before, File) else ""
-    yield shlex.join(["expect", step.path, before, _hash(step.after.content)])
+    before = _hash(change.before.content) if isinstance(change.before, File) else ""
+    yield shlex.join(["expect", change.path, before, _hash(change.after.content)])
 
 
 def _hash(content: bytes) -> str:
@@ -48,25 +49,25 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _change(step: Step) -> Iterator[str]:
-    after = step.after
+def _change(change: Change) -> Iterator[str]:
+    after = change.after
     if after is None:
-        yield shlex.join(["absent", step.path])
+        yield shlex.join(["absent", change.path])
     elif isinstance(after, Symlink):
-        yield shlex.join(["link", step.path, after.target, f"{after.uid}:{after.gid}"])
+        yield shlex.join(["link", change.path, after.target, f"{after.uid}:{after.gid}"])
     elif isinstance(after, Directory):
-        verb = "directory" if step.before is None else "permissions"
-        yield shlex.join([verb, step.path, *_access(after)])
+        verb = "directory" if change.before is None else "permissions"
+        yield shlex.join([verb, change.path, *_access(after)])
     else:
-        yield from _file(step, after)
+        yield from _file(change, after)
 
 
-def _file(step: Step, after: File) -> Iterator[str]:
-    command = ["lines"] if step.adds_lines else ["file"]
-    command += [step.path, *_access(after)]
+def _file(change: Change, after: File) -> Iterator[str]:
+    command = ["lines"] if adds_lines(change) else ["file"]
+    command += [change.path, *_access(after)]
     plain = is_plain_text(after.content)
-    if not step.adds_lines:
-        command += ["text" if plain else "packed", "no" if step.before is None else "yes"]
+    if not adds_lines(change):
+        command += ["text" if plain else "packed", "no" if change.before is None else "yes"]
     text = after.content.decode("utf-8") if plain else _in_lines(packed(after.content))
     end = _delimiter(text)
     yield f"{shlex.join(command)} <<'{end}'\n{text}{end}"

@@ -9,7 +9,8 @@ from tpu_image import __version__
 from tpu_image.catalogue import activation
 from tpu_image.catalogue.activation import Command, Note
 from tpu_image.catalogue.requirement import Profile
-from tpu_image.trees.memory import File, Node, Symlink
+from tpu_image.plan.change import Change, Plan
+from tpu_image.trees.memory import File, Symlink
 from tpu_image.trees.overlay import Overlay
 
 SHARED_FILES = ("/etc/environment", "/etc/security/limits.conf")
@@ -20,25 +21,16 @@ class RenderError(Exception):
     """A plan cannot be rendered: one line says why."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """One path that becomes something else; None is nothing there."""
-
-    path: str
-    before: Node | None
-    after: Node | None
-
-    @property
-    def adds_lines(self) -> bool:
-        """Whether the file's lines are added to one that the machine may have, instead of replacing it."""
-        return isinstance(self.after, File) and self.before is None and self.path in SHARED_FILES
+def adds_lines(change: Change) -> bool:
+    """Whether a file's lines are added to one that the machine may have, instead of replacing it."""
+    return isinstance(change.after, File) and change.before is None and change.path in SHARED_FILES
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A whole plan: its paths, each directory before what is in it, and what makes them take effect."""
+    """A whole plan: its changes, each directory before what is in it, and what makes them take effect."""
 
-    steps: Sequence[Step]
+    changes: Sequence[Change]
     commands: Sequence[Command]
     notes: Sequence[Note]
     heading: str
@@ -52,17 +44,16 @@ def steps_of(overlay: Overlay, profile: Profile) -> Steps:
         RenderError: a path holds characters that no script should.
         TreeError: what the base has at a changed path cannot be read.
     """
-    steps = [Step(path, overlay.before(path), overlay.written[path]) for path in sorted(overlay.written)]
-    changed = [step for step in steps if step.before != step.after]
-    paths = [step.path for step in changed]
-    links = [step.path for step in changed if isinstance(step.after, Symlink)]
-    targets = [step.after.target for step in changed if isinstance(step.after, Symlink)]
+    changes = Plan.from_overlay(overlay).changes
+    paths = [change.path for change in changes]
+    links = [change.path for change in changes if isinstance(change.after, Symlink)]
+    targets = [change.after.target for change in changes if isinstance(change.after, Symlink)]
     for path in (*paths, *targets):
         if not path.isprintable():
             raise RenderError(f"{path!r} holds characters that do not print; rename what leads there")
     generations = ", ".join(generation.name for generation in profile.generations)
     return Steps(
-        changed,
+        changes,
         activation.commands(paths, profile, links=links),
         activation.notes(paths),
         f"Made by tpu-image {__version__} for {profile.platform.value}, TPU {generations}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vfio_recipe
-from tpu_image.catalogue import device_nodes, vfio
+from tpu_image.catalogue import boot_tasks, device_nodes, vfio
 from tpu_image.catalogue.bind_script import render
 from tpu_image.catalogue.device_nodes import AccelAccess, DeviceAccess, render_rules
 from tpu_image.catalogue.groups import SYSUSERS_FILE, ensure_group, group_id
@@ -13,7 +13,7 @@ from tpu_image.catalogue.hardware import generation
 from tpu_image.catalogue.requirement import Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError
 from tpu_image.formats.udev_rules import lint, parse
-from tpu_image.trees.memory import File
+from tpu_image.trees.memory import File, MemoryTree
 from tpu_image.trees.overlay import Overlay
 from vfio_trees import Changes, image, script
 
@@ -197,6 +197,29 @@ def test_apply_makes_the_group_as_a_system_group() -> None:
     assert overlay.read_text("/etc/group").endswith("users:x:1000:\ntpu:x:999:\n")
     assert overlay.written["/etc/gshadow"] == File(b"root:*::\ntpu:!::\n", 0o640, 0, 42)
     assert overlay.read_text(SYSUSERS_FILE).endswith("g tpu -\n")
+
+
+def test_the_group_and_the_user_of_the_boot_runtime_are_declared_in_files_of_their_own() -> None:
+    assert SYSUSERS_FILE != boot_tasks.SYSUSERS_PATH
+
+
+def test_on_any_machine_the_group_is_left_to_sysusers() -> None:
+    profile = Profile(device_group="tpu")
+    overlay = Overlay(MemoryTree())
+    AccelAccess().plan(overlay, profile)
+    assert "/etc/group" not in overlay.written
+    assert overlay.read_text(SYSUSERS_FILE).endswith("g tpu -\n")
+    assert AccelAccess().inspect(overlay, profile).status is Status.PASS
+
+
+def test_rules_are_final_only_where_that_opens_the_nodes() -> None:
+    overlay = Overlay(MemoryTree())  # nothing runs the bind script there, so no group is marked
+    DeviceAccess().plan(overlay, EVERYBODY)
+    assert overlay.read_text(device_nodes.RULES_FILE) == render_rules(EVERYBODY)
+
+
+def test_every_group_name_that_a_user_may_give_can_be_written() -> None:
+    assert 'GROUP="' + "a" * 32 in render_rules(Profile(device_group="a" * 32))
 
 
 def test_a_group_that_exists_is_left_alone() -> None:

@@ -97,6 +97,11 @@ def test_a_mangled_token_is_named_with_file_and_line(requirement: str, state: tu
     assert {(GRUB_CFG, 3), (GRUB_CFG, 7), (GRUB_CFG, 10), (DEFAULTS, 3)} == places
 
 
+def test_a_value_that_the_kernel_no_longer_knows_decides_nothing() -> None:
+    verdict = BY_ID["kernel.idle"].inspect(tree_of(debian(f"{ALL} idle=mwait")), Profile())
+    assert (verdict.status, "idle=mwait is not understood" in verdict.message) == (Status.WARN, True)
+
+
 @pytest.mark.parametrize("mangled", ["=poll", "None", "idle=poll,x", "idle=", "idle=None", "None=poll"])
 def test_every_kind_of_damage_to_a_value_is_named(mangled: str) -> None:
     verdict = BY_ID["kernel.idle"].inspect(tree_of(debian(mangled)), Profile())

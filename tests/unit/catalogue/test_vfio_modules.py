@@ -12,6 +12,7 @@ from tpu_image.catalogue.vfio_modules import (
     MODULES_LOAD_FILE,
     UnsafeInterrupts,
     VfioModules,
+    loaded_at_boot,
 )
 from tpu_image.trees.memory import File
 from tpu_image.trees.overlay import Overlay
@@ -60,7 +61,7 @@ def test_kernels_with_both_modules_pass(change: Changes) -> None:
             "no vfio-pci and no vfio_iommu_type1 for kernel 6.8.0-cloud",
         ),
         ({"/usr/lib/modules/6.9.0/x": "", "/boot/vmlinuz-6.9.0": ""}, "kernel 6.9.0"),
-        ({"/etc/modprobe.d/a.conf": "# \nblacklist vfio-pci\n"}, "a.conf"),
+        ({"/etc/modprobe.d/a.conf": "# \ninstall vfio-pci /bin/true\n"}, "a.conf"),
         ({"/etc/modprobe.d/a.conf": "install vfio_iommu_type1 /bin/false\n"}, "a.conf"),
         ({"/usr/lib/modprobe.d/a.conf": "install vfio-pci /usr/bin/true\n"}, "a.conf"),
     ],
@@ -71,8 +72,12 @@ def test_a_module_that_a_kernel_lacks_or_may_not_load_fails(change: Changes, men
     assert mention in verdict.message
 
 
-def test_the_line_that_bars_a_module_is_evidence() -> None:
-    (evidence,) = modules({"/etc/modprobe.d/a.conf": "# \nblacklist vfio-pci\n"}).evidence
+def test_a_blacklisted_module_is_left_to_the_bind_script() -> None:
+    tree = image(LOADED, {"/etc/modprobe.d/a.conf": "# \nblacklist vfio-pci\n"})
+    verdict = VfioModules().inspect(tree, Profile())
+    assert verdict.status is Status.WARN
+    assert loaded_at_boot(tree) == set()
+    (evidence,) = verdict.evidence
     assert (evidence.path, evidence.line, evidence.found) == (
         "/etc/modprobe.d/a.conf",
         2,
@@ -134,6 +139,19 @@ def test_unsafe_interrupts_that_are_not_in_effect_fail(change: Changes, mention:
     verdict = interrupts(change)
     assert verdict.status is Status.FAIL
     assert mention in verdict.message
+
+
+@pytest.mark.parametrize("name", ["a.conf", "vfio.conf"])
+def test_the_option_is_applied_behind_one_that_turns_it_off(name: str) -> None:
+    overlay = Overlay(image({f"/etc/modprobe.d/{name}": OPTION + "0\n"}))
+    UnsafeInterrupts().plan(overlay, Profile())
+    assert UnsafeInterrupts().inspect(overlay, Profile()).status is Status.PASS
+    assert len(files(overlay)) == 1
+
+
+def test_an_entry_by_the_boot_loader_specification_counts() -> None:
+    entry = f"linux /vmlinuz\noptions {ENTRY.partition(' root')[2]}1\n"
+    assert interrupts({"/boot/loader/entries/a.conf": entry}).status is Status.PASS
 
 
 def test_the_option_is_applied() -> None:

@@ -28,6 +28,17 @@ def test_a_second_apply_changes_nothing_and_says_so(run: Run, root: Path) -> Non
     assert run("apply", root).out.startswith("nothing to change\n")
 
 
+@pytest.mark.parametrize("option", ["--dry-run", "--quiet"])
+def test_a_path_that_cannot_be_changed_is_named_with_its_root(run: Run, root: Path, option: str) -> None:
+    (root / "etc").mkdir()
+    (root / "etc/greeting").symlink_to("greeting")
+    done = run("apply", root, option)
+    assert (done.status, done.err) == (
+        2,
+        f"tpu-image: {root}: /etc/greeting: too many levels of symbolic links\n",
+    )
+
+
 def test_a_dry_run_shows_the_change_and_makes_none(run: Run, root: Path) -> None:
     done = run("apply", root, "--dry-run")
     assert done.status == 0

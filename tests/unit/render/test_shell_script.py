@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from tpu_image.catalogue.requirement import Profile
+from tpu_image.plan.change import Change
 from tpu_image.render import shell
-from tpu_image.render.steps import RenderError, Step, steps_of
+from tpu_image.render.steps import RenderError, adds_lines, steps_of
 from tpu_image.trees.memory import Directory, File, MemoryTree, Node, Symlink
 from tpu_image.trees.overlay import Overlay
 
@@ -129,6 +130,6 @@ def test_any_content_comes_out_of_the_script_as_it_went_in(content: bytes) -> No
 
 def test_a_shared_file_is_added_to_on_an_unknown_machine_alone() -> None:
     new = File(b"A=1\n")
-    assert Step("/etc/environment", None, new).adds_lines
-    assert not Step("/etc/environment", File(b""), new).adds_lines
-    assert not Step("/etc/other", None, new).adds_lines
+    assert adds_lines(Change("/etc/environment", None, new))
+    assert not adds_lines(Change("/etc/environment", File(b""), new))
+    assert not adds_lines(Change("/etc/other", None, new))

@@ -10,4 +10,4 @@ import sys
 
 RUNTIME = "/usr/lib/tpu-image/runtime.pyz"
 
-os.execv(sys.executable, [sys.executable, "-I", RUNTIME, "get-metadata", *sys.argv[1:]])  # noqa: S606 - no shell is wanted
+os.execv(sys.executable, [sys.executable, "-I", RUNTIME, "get-metadata", *sys.argv[1:]])
