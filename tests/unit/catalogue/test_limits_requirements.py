@@ -126,6 +126,12 @@ def test_it_warns_about_what_is_beside_ordinary_users(changes: Files, mention: s
     assert verdict.remedy
 
 
+def test_what_holds_for_all_services_is_not_told_again_of_docker() -> None:
+    by_type = {"/usr/lib/systemd/system/service.d/a.conf": "[Service]\nLimitMEMLOCK=64K\n"}
+    verdict = memlock({**by_type, DOCKER: "[Service]\nExecStart=/usr/bin/dockerd\n"})
+    assert "docker" not in verdict.message
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -186,8 +186,9 @@ def test_templates_that_name_each_other_without_end_are_given_up() -> None:
     files = {
         f"{ETC}/multi-user.target.wants/a@0.service": "-> ../a@.service",
         f"{ETC}/a@.service": "[Unit]\nWants=a@%i0.service a@%i1.service\n",
+        f"{ETC}/b.service": SERVICE,
     }
-    assert not units(files).starts_at_boot("basic.service")
+    assert not units(files).starts_at_boot("b.service")
 
 
 def test_services_are_found_by_what_they_run() -> None:

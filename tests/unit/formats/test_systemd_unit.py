@@ -99,6 +99,16 @@ def test_the_text_is_kept_and_the_offsets_lead_to_the_assignments(text: str) -> 
         assert [t[1:] for t in triples("[S]\n" + written)] == [(setting.key, setting.value)]
 
 
+@pytest.mark.parametrize(
+    "text", ["[S]\nA=b\\", "[S]\nA=b\\\n", "[S]\nA=b\\\n# said\n", "[S]\nA=b \\\n ;\n", "[S]\nno sign\\\n"]
+)
+def test_a_continuation_that_is_open_at_the_end_does_not_swallow_what_is_added(text: str) -> None:
+    before = [setting for setting in triples(text) if setting[1] == "A"]
+    for section in ("S", "T"):
+        after = UnitFile(text).with_setting(section, "B", "c")
+        assert triples(after.text) == [*before, (section, "B", "c")]
+
+
 def test_a_line_break_cannot_be_smuggled_into_a_value() -> None:
     with pytest.raises(FormatError):
         UnitFile("").with_setting("Service", "Environment", "A=b\nExecStart=/bin/sh")
