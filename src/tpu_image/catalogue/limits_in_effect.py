@@ -46,7 +46,7 @@ class Item(NamedTuple):
     service: Limit
     """What services are given at least."""
     service_default: Limit
-    """What services have where nothing is configured (systemd-system.conf(5); kernel: include/linux/mm.h)."""
+    """What services have where nothing is configured (systemd-system.conf(5); kernel: ``MLOCK_LIMIT``)."""
     first_process: Limit
     """What systemd sets for itself at least (``src/core/main.c``). Debian's pam_limits starts from it."""
 
