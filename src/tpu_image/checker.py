@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     waive = parser.add_argument("--waive", metavar="ID=REASON", action="append", default=[])
     waive.type = _word(choices.waiver)
     only = parser.add_argument("--only", metavar="ID", action="append", default=[])
-    only.type = _word(_selectable)
+    only.type = _word(choices.selection)
     parser.add_argument("--explain", action="store_true", help="print what the requirements are instead")
     parser.add_argument("--version", action="version", version=f"tpu-image {__version__}")
     return parser
@@ -89,11 +89,6 @@ def _word(read: Callable[[str], object]) -> Callable[[str], object]:
             raise argparse.ArgumentTypeError(str(error.args[0])) from error
 
     return convert
-
-
-def _selectable(name: str) -> str:
-    catalogue.select([name])
-    return name
 
 
 def _profile(options: argparse.Namespace) -> Profile:

@@ -56,6 +56,16 @@ def machine_type(word: str) -> MachineType:
     raise unknown("machine type", word, [m.name for m in hardware.MACHINE_TYPES], likeness=0.9)
 
 
+def selection(name: str) -> str:
+    """Accept the id of a requirement or the name of a section.
+
+    Raises:
+        UnknownRequirementError: it is neither.
+    """
+    catalogue.select([name])
+    return name
+
+
 def platform(word: str) -> Platform:
     """Find a platform by name.
 

@@ -68,16 +68,11 @@ def _reading(read: Callable[[str], object]) -> Callable[[click.Context, click.Pa
     return callback
 
 
-def _selectable(name: str) -> str:
-    catalogue.select([name])
-    return name
-
-
 only_option = click.option(
     "--only",
     metavar="ID",
     multiple=True,
-    callback=_reading(_selectable),
+    callback=_reading(choices.selection),
     shell_complete=complete_requirement,
     help="Only this requirement, or section such as 'kernel'. May be repeated.",
 )

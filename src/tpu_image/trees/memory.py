@@ -51,6 +51,21 @@ def entry_of(node: Node) -> Entry:
     return Entry(Kind.SYMLINK, 0o777, node.uid, node.gid, size, node.target)
 
 
+def content_of(node: Node | None, path: str, limit: int) -> bytes:
+    """Give the content of the file that stands at a path; None is nothing there.
+
+    Raises:
+        NotFoundError, NotAFileError, TooLargeError: as they say.
+    """
+    if node is None:
+        raise NotFoundError(path)
+    if not isinstance(node, File):
+        raise NotAFileError(path, f"is a {entry_of(node).kind.value}, not a regular file")
+    if len(node.content) > limit:
+        raise TooLargeError(path, f"is larger than {limit} bytes")
+    return node.content
+
+
 class MemoryTree(Tree):
     """Nodes by canonical path; directories on the way to a node exist by themselves."""
 
@@ -93,14 +108,7 @@ class MemoryTree(Tree):
 
     def read_canonical(self, path: str, limit: int) -> bytes:
         """Give the content of the file at the path."""
-        node = self._nodes.get(path)
-        if node is None:
-            raise NotFoundError(path)
-        if not isinstance(node, File):
-            raise NotAFileError(path, f"is a {entry_of(node).kind.value}, not a regular file")
-        if len(node.content) > limit:
-            raise TooLargeError(path, f"is larger than {limit} bytes")
-        return node.content
+        return content_of(self._nodes.get(path), path, limit)
 
     def list_canonical(self, path: str) -> list[str]:
         """Names directly below the path."""

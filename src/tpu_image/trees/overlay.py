@@ -10,12 +10,11 @@ from tpu_image.trees.base import (
     Kind,
     NotAFileError,
     NotFoundError,
-    TooLargeError,
     Tree,
     TreeError,
     parents,
 )
-from tpu_image.trees.memory import Directory, File, Node, Symlink, entry_of
+from tpu_image.trees.memory import Directory, File, Node, Symlink, content_of, entry_of
 
 NEW_DIRECTORIES_LIMIT = 64
 """Directories made on the way to one path at most: a hostile link can name thousands."""
@@ -45,14 +44,7 @@ class Overlay(Tree):
         """Read what was written at the path, or what the base has there."""
         if path not in self.written and not self._is_below_replaced(path):
             return self.base.read_canonical(path, limit)
-        node = self.written.get(path)
-        if node is None:
-            raise NotFoundError(path)
-        if not isinstance(node, File):
-            raise NotAFileError(path, f"is a {entry_of(node).kind.value}, not a regular file")
-        if len(node.content) > limit:
-            raise TooLargeError(path, f"is larger than {limit} bytes")
-        return node.content
+        return content_of(self.written.get(path), path, limit)
 
     def head_canonical(self, path: str, length: int) -> bytes:
         """Read the first bytes of what was written at the path, or of what the base has there."""
