@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tpu_image.catalogue.bind_script import code, read
 from tpu_image.catalogue.binding import running_scripts
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
+from tpu_image.catalogue.systemd import units_of
 from tpu_image.formats.modprobe import (
     Directive,
     canonical,
@@ -135,13 +136,22 @@ def _everywhere(tree: Tree, releases: list[str], module: str) -> bool:
 
 
 def loaded_at_boot(tree: Tree) -> set[str]:
-    """Give those of :data:`MODULES` that modules-load.d names."""
+    """Give those of :data:`MODULES` that modules-load.d names, as long as something reads it."""
+    loader = units_of(tree).unit("systemd-modules-load.service")
+    if loader is not None and loader.masked:
+        return set()
     named = {name for _, text in _configuration(tree, "modules-load.d") for _, name in loaded_modules(text)}
     return {module for module in MODULES if canonical(module) in named}
 
 
 def _barred(tree: Tree) -> Iterator[Evidence]:
     """Find what keeps one of the modules from being loaded."""
+    for path, number, words in _boot_lines(tree):
+        for word in words:
+            name, _, value = word.partition("=")
+            barred = set(map(canonical, value.split(","))) & set(map(canonical, MODULES))
+            if name in ("module_blacklist", "modprobe.blacklist") and barred:
+                yield Evidence(path, number, word, f"nothing against {min(barred)}")
     for path, directive in _modprobe_directives(tree):
         if directive.module not in map(canonical, MODULES):
             continue
@@ -167,15 +177,20 @@ class UnsafeInterrupts(Requirement):
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for a module option, a kernel parameter, or a bind script that sets it."""
         option = _last_option(tree)
-        if option is not None and option_in_effect(tree):
+        against = _turned_off_at_boot(tree)
+        if option is not None and option_in_effect(tree) and against is None:
             return self.passed("set by a module option", option)
         if every_entry_has(tree, f"vfio_iommu_type1.{PARAMETER}"):
             return self.passed("set on the kernel command line of every boot entry")
-        for path in running_scripts(tree, profile):
-            if PARAMETER in code(read(tree, path)):
-                return self.passed(f"set by the bind script {path}", Evidence(path))
+        path = self._script(tree, profile)
+        if path:
+            return self.passed(f"set by the bind script {path}", Evidence(path))
         if option is None:
             return self.failed(f"nothing sets {PARAMETER}", Evidence(MODPROBE_FILE, expected=_OPTION))
+        if against is not None and option_in_effect(tree):
+            message = f"a boot entry turns {PARAMETER} off again, whatever the module option says"
+            remedy = f"remove {against.found} from the boot entry and the GRUB defaults"
+            return self.failed(message, against, option, remedy=remedy)
         if _turns_on(option):
             message = (
                 f"kernel {_builtin_type1(tree)[0]} has vfio_iommu_type1 built in: options do not reach it"
@@ -183,6 +198,11 @@ class UnsafeInterrupts(Requirement):
             remedy = f"run: tpu-image apply, or add vfio_iommu_type1.{PARAMETER}=1 to the kernel command line"
             return self.failed(message, option, remedy=remedy)
         return self.failed(f"the last option that counts turns {PARAMETER} off", option)
+
+    def _script(self, tree: Tree, profile: Profile) -> str:
+        """Give the bind script that sets it whenever it runs; empty where none does."""
+        paths = running_scripts(tree, profile)
+        return next((path for path in paths if PARAMETER in code(read(tree, path))), "")
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Set the module option."""
@@ -221,11 +241,23 @@ def _last_option(tree: Tree) -> Evidence | None:
 
 def every_entry_has(tree: Tree, parameter: str) -> bool:
     """Whether a kernel parameter is true on every ``linux`` line of grub.cfg; False where there is none."""
-    lines = [
-        line.split()
-        for path in ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
-        for line in (tree.read_text_if_present(path) or "").splitlines()
-        if line.lstrip().startswith(("linux ", "linux\t", "linuxefi", "linux16"))
-    ]
-    values = (last_parameter(" ".join(words[2:]), parameter) for words in lines)
-    return bool(lines) and all(value is not None and is_true(value) for value in values)
+    values = [last_parameter(" ".join(words), parameter) for *_, words in _boot_lines(tree)]
+    return bool(values) and all(value is not None and is_true(value) for value in values)
+
+
+def _turned_off_at_boot(tree: Tree) -> Evidence | None:
+    """Find a boot entry that turns the parameter off: modprobe puts the kernel command line behind options."""
+    name = f"vfio_iommu_type1.{PARAMETER}"
+    for path, number, words in _boot_lines(tree):
+        value = last_parameter(" ".join(words), name)
+        if value is not None and not is_true(value):
+            return Evidence(path, number, f"{name}={value}", f"{name}=1")
+    return None
+
+
+def _boot_lines(tree: Tree) -> Iterator[tuple[str, int, list[str]]]:
+    """Give path, line and parameters of every ``linux`` line of grub.cfg."""
+    for path in ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"):
+        for number, line in enumerate((tree.read_text_if_present(path) or "").splitlines(), 1):
+            if line.lstrip().startswith(("linux ", "linux\t", "linuxefi", "linux16")):
+                yield path, number, line.split()[2:]
