@@ -29,8 +29,11 @@ from tpu_image import catalogue
 from tpu_image.catalogue import choices, hardware
 from tpu_image.catalogue.requirement import Platform, Profile
 
-SIZE_LIMIT = 1024 * 1024
-"""Bytes that a specification may have."""
+SIZE_LIMIT = 64 * 1024
+"""Bytes that a specification may have; the parser takes memory of some hundred times the size."""
+
+NESTING_LIMIT = 1000
+"""Brackets and braces that are opened in a file: the parser's time grows with their square."""
 
 SCHEMA = "tpu-image/spec/1"
 
@@ -161,6 +164,8 @@ def parse(data: bytes, name: str) -> Specification:
 
 def _document(data: bytes, name: str) -> Any:
     """Parse YAML, keeping the place of every key and item."""
+    if data.count(b"[") + data.count(b"{") > NESTING_LIMIT:
+        raise SpecificationError([f"{name}:1:1: more than {NESTING_LIMIT} brackets; a specification has few"])
     try:
         return YAML(typ="rt").load(data.decode("utf-8"))
     except UnicodeDecodeError as error:

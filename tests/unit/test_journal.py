@@ -89,6 +89,7 @@ FORGED: list[Any] = [
         for path in ("", "/", "x", "../x", "/../x", "/a/../../x", "/a//x", "/a/", "//x", "/a\0", "/\ud800")
     ),
     forged("/" + "x/" * 5000 + "x"),
+    {**forged(), "paths": {f"/{n}": {"original": None, "written": []} for n in range(10_001)}},
     forged(written="sha256"),
     forged(written=["sha256:0"]),
     forged(written=[1]),

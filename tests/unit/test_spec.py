@@ -154,8 +154,13 @@ def test_aliases_that_would_unfold_without_end_are_refused_at_once() -> None:
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
     path.write_bytes(b"#" * (spec.SIZE_LIMIT + 1))
-    with pytest.raises(spec.SpecificationError, match="larger than 1048576 bytes"):
+    with pytest.raises(spec.SpecificationError, match="larger than 65536 bytes"):
         spec.load(path)
+
+
+@pytest.mark.parametrize("text", ["profile: " + "[" * 60_000, "profile: " + "{a: " * 10_000])
+def test_a_file_of_brackets_is_refused_before_it_is_parsed(text: str) -> None:
+    assert problems(text) == ["f:1:1: more than 1000 brackets; a specification has few"]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -23,10 +23,13 @@ from tpu_image.catalogue.device_nodes import opens_group_nodes
 from tpu_image.catalogue.hardware import GENERATIONS, GOOGLE_VENDOR, Generation, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.rules_file import put, put_rules
+from tpu_image.catalogue.systemd import units_of
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay
 
 RULES_FILE = "/etc/udev/rules.d/99-tpu-vfiopci.rules"
+UDEV_UNITS = ("systemd-udevd.service", "systemd-udev-trigger.service")
+"""Without the one no rule is applied, without the other none to what was there before udev started."""
 
 
 def render_rules() -> str:
@@ -64,6 +67,15 @@ class BindRules(Requirement):
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Evaluate the `add` event of a function of each generation, with no driver and on vfio-pci."""
+        for name in UDEV_UNITS:
+            unit = units_of(tree).unit(name)
+            if unit is not None and unit.masked:
+                masked = Evidence(unit.path, found="masked", expected="the unit")
+                remedy = f"run: systemctl unmask {name}"
+                return self.failed(f"{name} is masked, so no rule is applied at boot", masked, remedy=remedy)
+        return self._judge(tree, profile)
+
+    def _judge(self, tree: Tree, profile: Profile) -> Verdict:
         rules = load_rules(tree, profile)
         judged = bindings(tree, profile)
         unbound = [binding for binding in judged if not binding.bound]
@@ -116,7 +128,7 @@ class BindRules(Requirement):
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Write the rules, and the script without which they bind nothing."""
         BindScript().plan(overlay, profile)
-        if self.inspect(overlay, profile).status is not Status.PASS:
+        if self._judge(overlay, profile).status is not Status.PASS:
             put_rules(overlay, RULES_FILE, render_rules(), _document_rules())
 
 

@@ -16,6 +16,8 @@ from tpu_image.catalogue.binding import running_scripts
 from tpu_image.catalogue.boot_loader import read_boot_loader
 from tpu_image.catalogue.drop_ins import late_names, write_late
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
+from tpu_image.catalogue.systemd import units_of
+from tpu_image.formats.kernel_cmdline import Token
 from tpu_image.formats.modprobe import (
     Directive,
     canonical,
@@ -146,15 +148,20 @@ def _everywhere(tree: Tree, releases: list[str], module: str) -> bool:
 
 
 def loaded_at_boot(tree: Tree) -> set[str]:
-    """Give those of :data:`MODULES` that modules-load.d names; systemd-modules-load heeds blacklists."""
-    if any(_blacklisted(tree)):
+    """Give those of :data:`MODULES` that modules-load.d names, as long as something reads it.
+
+    systemd-modules-load heeds blacklists.
+    """
+    loader = units_of(tree).unit("systemd-modules-load.service")
+    if (loader is not None and loader.masked) or any(_blacklisted(tree)):
         return set()
     named = {name for _, text in _configuration(tree, "modules-load.d") for _, name in loaded_modules(text)}
     return {module for module in MODULES if canonical(module) in named}
 
 
 def _barred(tree: Tree) -> Iterator[Evidence]:
-    """Find what has modprobe run a program that loads nothing in place of one of the modules."""
+    """Find what keeps one of the modules from being loaded, even by its name."""
+    yield from _against_at_boot(tree, "module_blacklist")
     for path, directive in _modprobe_directives(tree):
         program = (directive.rest.split() or [""])[0].rpartition("/")[2]
         if directive.command == "install" and program in _NO_PROGRAM:
@@ -163,6 +170,7 @@ def _barred(tree: Tree) -> Iterator[Evidence]:
 
 def _blacklisted(tree: Tree) -> Iterator[Evidence]:
     """Find what keeps systemd-modules-load from one of the modules; modprobe by name loads it all the same."""
+    yield from _against_at_boot(tree, "modprobe.blacklist")
     for path, directive in _modprobe_directives(tree):
         if directive.command == "blacklist":
             yield from _against(path, directive)
@@ -190,15 +198,20 @@ class UnsafeInterrupts(Requirement):
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Look for a module option, a kernel parameter, or a bind script that sets it."""
         option = _last_option(tree)
-        if option is not None and option_in_effect(tree):
+        against = _turned_off_at_boot(tree)
+        if option is not None and option_in_effect(tree) and against is None:
             return self.passed("set by a module option", option)
         if _on_every_entry(tree, f"vfio_iommu_type1.{PARAMETER}"):
             return self.passed("set on the kernel command line of every boot entry")
-        for path in running_scripts(tree, profile):
-            if PARAMETER in code(read(tree, path)):
-                return self.passed(f"set by the bind script {path}", Evidence(path))
+        path = self._script(tree, profile)
+        if path:
+            return self.passed(f"set by the bind script {path}", Evidence(path))
         if option is None:
             return self.failed(f"nothing sets {PARAMETER}", Evidence(MODPROBE_FILE, expected=_OPTION))
+        if against is not None and option_in_effect(tree):
+            message = f"a boot entry turns {PARAMETER} off again, whatever the module option says"
+            remedy = f"remove {against.found} from the boot entry and the GRUB defaults"
+            return self.failed(message, against, option, remedy=remedy)
         if _turns_on(option):
             message = (
                 f"kernel {_builtin_type1(tree)[0]} has vfio_iommu_type1 built in: options do not reach it"
@@ -206,6 +219,11 @@ class UnsafeInterrupts(Requirement):
             remedy = f"run: tpu-image apply, or add vfio_iommu_type1.{PARAMETER}=1 to the kernel command line"
             return self.failed(message, option, remedy=remedy)
         return self.failed(f"the last option that counts turns {PARAMETER} off", option)
+
+    def _script(self, tree: Tree, profile: Profile) -> str:
+        """Give the bind script that sets it whenever it runs; empty where none does."""
+        paths = running_scripts(tree, profile)
+        return next((path for path in paths if PARAMETER in code(read(tree, path))), "")
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Set the module option, behind those that turn it off."""
@@ -252,6 +270,29 @@ def _last_option(tree: Tree) -> Evidence | None:
 def _on_every_entry(tree: Tree, parameter: str) -> bool:
     """Whether a kernel parameter is true on every boot entry; False where there is none."""
     lines = [line for entry in read_boot_loader(tree).entries for line in entry.lines]
-    tokens = [line.last(parameter) for line in lines]
-    values = ["n" if token is None else "y" if token.value is None else token.value for token in tokens]
-    return bool(values) and all(map(is_true, values))
+    return bool(lines) and all(_is_on(line.last(parameter)) for line in lines)
+
+
+def _is_on(token: Token | None) -> bool:
+    return token is not None and is_true("y" if token.value is None else token.value)
+
+
+def _turned_off_at_boot(tree: Tree) -> Evidence | None:
+    """Find a boot entry that turns the parameter off: modprobe puts the kernel command line behind options."""
+    name = f"vfio_iommu_type1.{PARAMETER}"
+    for entry in read_boot_loader(tree).entries:
+        for line in entry.lines:
+            token = line.last(name)
+            if token is not None and not _is_on(token):
+                return Evidence(entry.path, entry.line, token.text, f"{name}=1")
+    return None
+
+
+def _against_at_boot(tree: Tree, parameter: str) -> Iterator[Evidence]:
+    """Find a kernel parameter of this name that lists one of the modules, on any boot entry."""
+    for entry in read_boot_loader(tree).entries:
+        tokens = [token for line in entry.lines for token in line.parameters if token.name == parameter]
+        for token in tokens:
+            barred = set(map(canonical, (token.value or "").split(","))) & set(map(canonical, MODULES))
+            if barred:
+                yield Evidence(entry.path, entry.line, token.text, f"nothing against {min(barred)}")

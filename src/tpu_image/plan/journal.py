@@ -27,6 +27,7 @@ JOURNAL = "/var/lib/tpu-image/undo.json"
 
 SCHEMA = "tpu-image/undo/1"
 
+_RECORDS_LIMIT = 10_000  # an apply changes some thirty paths
 _PATH_LIMIT = 4096
 _NAME_LIMIT = 255
 _ID_LIMIT = 2**32 - 2  # one more means "leave as it is" to chown(2)
@@ -126,6 +127,8 @@ def decode(content: bytes) -> Journal:
             raise ValueError(f"its schema is not {SCHEMA}")
         directories = tuple(_path(path) for path in _list(document["directories"]))
         paths = _typed(document["paths"], dict)
+        if len(paths) > _RECORDS_LIMIT:
+            raise ValueError(f"it names more than {_RECORDS_LIMIT} paths")
         return Journal({_path(path): _record(record) for path, record in paths.items()}, directories)
     except (ValueError, RecursionError) as error:
         raise PlanError(JOURNAL, unusable(visible(str(error))[:200])) from error
