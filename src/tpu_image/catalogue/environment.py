@@ -76,7 +76,7 @@ class CloudsdkPython(Requirement):
         """Judge the value that stands there, or else what sets it at every boot."""
         del profile
         path = settings.SYSTEM_ENVIRONMENT_PATH
-        current = pam_environment.effective(_system_environment(tree), settings.CLOUDSDK_PYTHON)
+        current = pam_environment.effective(read_system_environment(tree), settings.CLOUDSDK_PYTHON)
         if current is None or not (current.value or "").strip():
             return boot_tasks.judge(self, tree, CLOUDSDK_PYTHON_TASK)
         value = current.value or ""
@@ -88,12 +88,12 @@ class CloudsdkPython(Requirement):
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Set it in the image, and have a unit keep it set, unless a good value stands there."""
         del profile
-        current = pam_environment.effective(_system_environment(overlay), settings.CLOUDSDK_PYTHON)
+        current = pam_environment.effective(read_system_environment(overlay), settings.CLOUDSDK_PYTHON)
         if current is not None and _is_program(overlay, current.value or ""):
             return
         path = settings.SYSTEM_ENVIRONMENT_PATH
         text = pam_environment.set_value(
-            _system_environment(overlay), settings.CLOUDSDK_PYTHON, settings.INTERPRETER
+            read_system_environment(overlay), settings.CLOUDSDK_PYTHON, settings.INTERPRETER
         )
         overlay.write(path, text)
         boot_tasks.write_archive(overlay)
@@ -101,8 +101,20 @@ class CloudsdkPython(Requirement):
         boot_tasks.write_unit(overlay, SYSTEM_ENVIRONMENT_UNIT)
 
 
-def _system_environment(tree: Tree) -> str:
-    return tree.read_text_if_present(settings.SYSTEM_ENVIRONMENT_PATH, system_environment.SIZE_LIMIT) or ""
+def read_system_environment(tree: Tree) -> str:
+    """Give the text of ``/etc/environment``, empty where there is none.
+
+    Raises:
+        TreeError: it cannot be read.
+        FormatError: pam_env stops reading it; the message names the file.
+    """
+    path = settings.SYSTEM_ENVIRONMENT_PATH
+    text = tree.read_text_if_present(path, system_environment.SIZE_LIMIT) or ""
+    try:
+        pam_environment.parse(text)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error.reason}", error.line) from error
+    return text
 
 
 def _is_program(tree: Tree, value: str) -> bool:
@@ -180,7 +192,7 @@ class MachineEnvironment(Requirement):
         return None
 
     def _judge_system_environment(self, tree: Tree) -> Verdict | None:
-        text = _system_environment(tree)
+        text = read_system_environment(tree)
         corrected = system_environment.with_storage_timeouts(system_environment.with_cloudsdk_python(text))
         if corrected == text:
             return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tpu_image.catalogue import boot_tasks
 from tpu_image.catalogue.boot_starts import BootTask
-from tpu_image.catalogue.environment import SYSTEM_ENVIRONMENT_UNIT
+from tpu_image.catalogue.environment import SYSTEM_ENVIRONMENT_UNIT, read_system_environment
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats import pam_environment
 from tpu_image.runtime import settings, system_environment
@@ -39,7 +39,7 @@ class StorageTimeouts(Requirement):
         """Judge the values that stand there, or else what sets them at every boot."""
         del profile
         path = settings.SYSTEM_ENVIRONMENT_PATH
-        lacking = list(_lacking(_text(tree)))
+        lacking = list(_lacking(read_system_environment(tree)))
         if not lacking:
             return self.passed(f"all {len(settings.STORAGE_TIMEOUTS)} stand in {path}", Evidence(path))
         verdict = boot_tasks.judge(self, tree, TASK)
@@ -51,17 +51,13 @@ class StorageTimeouts(Requirement):
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Set them in the image, and have a unit keep them set, unless all stand there."""
         del profile
-        if not _lacking(_text(overlay)):
+        if not _lacking(read_system_environment(overlay)):
             return
-        text = system_environment.with_storage_timeouts(_text(overlay))
+        text = system_environment.with_storage_timeouts(read_system_environment(overlay))
         overlay.write(settings.SYSTEM_ENVIRONMENT_PATH, text)
         boot_tasks.write_archive(overlay)
         boot_tasks.write_script(overlay, SCRIPT, "configure-gcs-timeouts.sh")
         boot_tasks.write_unit(overlay, SYSTEM_ENVIRONMENT_UNIT)
-
-
-def _text(tree: Tree) -> str:
-    return tree.read_text_if_present(settings.SYSTEM_ENVIRONMENT_PATH, system_environment.SIZE_LIMIT) or ""
 
 
 def _lacking(text: str) -> list[Evidence]:
