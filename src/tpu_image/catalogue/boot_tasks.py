@@ -10,7 +10,8 @@ from tpu_image.catalogue import boot_starts, files, runtime_archive
 from tpu_image.catalogue.boot_starts import BootTask, Examiner, Program, runs_archive
 from tpu_image.catalogue.requirement import Evidence, Requirement, Status, Verdict
 from tpu_image.catalogue.runtime_archive import Condition
-from tpu_image.catalogue.systemd import Units, units_of
+from tpu_image.catalogue.systemd import Unit, Units, units_of
+from tpu_image.formats.systemd_unit import UnitFile
 from tpu_image.runtime import settings
 from tpu_image.trees.base import Kind, Tree
 from tpu_image.trees.overlay import Overlay
@@ -19,6 +20,14 @@ UNIT_DIRECTORY = "/usr/lib/systemd/system"
 ENABLED_DIRECTORY = "/etc/systemd/system/multi-user.target.wants"
 SCRIPT_DIRECTORY = "/var/scripts"
 SYSUSERS_PATH = "/usr/lib/sysusers.d/tpu-image.conf"
+
+_CONDITIONS = ("Condition", "Assert")
+"""How the settings begin that keep a unit from being started (systemd.unit(5))."""
+_CONFINING = (
+    *("DynamicUser", "ExecCondition", "ExecStartPre", "InaccessiblePaths", "PrivateNetwork", "ProtectHome"),
+    *("ReadOnlyPaths", "RootDirectory", "RootImage", "TemporaryFileSystem", "User"),
+)
+"""Settings that take from a service what our tasks need, or fail before them (systemd.exec(5))."""
 
 
 def judge(requirement: Requirement, tree: Tree, task: BootTask) -> Verdict:
@@ -59,12 +68,32 @@ def _judge_our_unit(requirement: Requirement, tree: Tree, units: Units, task: Bo
         if runs_archive(command.words, task):
             evidence = Evidence(located.path, located.line, found=located.value)
             if units.starts_at_boot(task.unit):
+                hindrance = _hindrance(unit, task)
+                if hindrance is not None:
+                    message = f"{hindrance.path}:{hindrance.line} may keep {task.unit} from doing it: {hindrance.found}"
+                    remedy = f"look at it, then on a TPU VM: systemctl status {task.unit}"
+                    return requirement.unknown(message, hindrance, evidence, remedy=remedy)
                 return judge_archive(requirement, tree, f"{task.unit} does it at every boot", evidence)
             return requirement.failed(f"{task.unit} is not enabled: nothing starts it", evidence)
     problem = f"is not loaded by systemd: {unit.problem}" if unit.problem else "does something else"
     wanted = Evidence(unit.path, expected=f"{settings.ARCHIVE_PATH} {task.arguments[0]}")
     remedy = f"remove {unit.path} and its drop-ins, then run: tpu-image apply"
     return requirement.failed(f"{task.unit} {problem}", wanted, remedy=remedy)
+
+
+def _hindrance(unit: Unit, task: BootTask) -> Evidence | None:
+    """Find the first setting beside those of our unit on which its start, or its writing, depends."""
+    ours = {(s.section, s.key, s.value) for s in UnitFile(files.read(task.unit)).settings}
+    for path, file in unit.configuration.files:
+        for setting in file.settings:
+            decides = (
+                setting.key.startswith(_CONDITIONS)
+                if setting.section == "Unit"
+                else setting.key in _CONFINING
+            )
+            if decides and setting.value and (setting.section, setting.key, setting.value) not in ours:
+                return Evidence(path, setting.line, f"{setting.key}={setting.value}", "no such setting")
+    return None
 
 
 def judge_archive(requirement: Requirement, tree: Tree, message: str, evidence: Evidence) -> Verdict:

@@ -82,6 +82,9 @@ class KernelParameter(ABC):
                 state = dict.fromkeys(self.wanted, None)
             elif token.name == self.name:
                 self.take(token, state)
+        for token in line.parameters:
+            if self.is_overruled(token):
+                state = dict.fromkeys(self.wanted, token)
         lacking = tuple(
             option for option, value in state.items() if value is False or isinstance(value, Token)
         )
@@ -92,6 +95,11 @@ class KernelParameter(ABC):
             tuple(dict.fromkeys(t.text for t in line.parameters if self.is_mangled(t, lacking))),
             opposing[-1] if opposing else "",
         )
+
+    def is_overruled(self, token: Token) -> bool:
+        """Whether a token of another parameter turns this one off, wherever it stands."""
+        del token
+        return False
 
     @abstractmethod
     def take(self, token: Token, state: dict[str, Token | bool | None]) -> None:
@@ -165,6 +173,14 @@ class ListParameter(KernelParameter):
     """
 
     switches: tuple[tuple[str, str, bool], ...] = ()
+    overruled_by: tuple[str, str] = ("", "")
+    """Another parameter and its option that turn all of this one off."""
+
+    def is_overruled(self, token: Token) -> bool:
+        """Whether a token of another parameter turns this one off, wherever it stands."""
+        name, option = self.overruled_by
+        options = (token.value or "").split(",") if name and token.name == name else []
+        return any(written.startswith(option) for written in options)
 
     def switch(self, written: str) -> tuple[str, bool] | None:
         """What one written option does."""
@@ -200,6 +216,9 @@ class ListParameter(KernelParameter):
         if groups:
             # What comes back may be all that was lacking: look again afterwards.
             return groups
+        overruling = [t for t in line.parameters if UNKNOWN not in t.text and self.is_overruled(t)]
+        if overruling:
+            return [[Edit(t.start, t.end, self._without_overruling(t))] for t in overruling]
         tokens = [t for t in line.parameters if UNKNOWN not in t.text and self._is_own(t)]
         options = [self._put_right(token) for token in tokens]
         if complete and options:
@@ -210,6 +229,12 @@ class ListParameter(KernelParameter):
             for token, own in zip(tokens, options, strict=True)
             if f"{self.name}={','.join(own)}" != token.text
         ]
+
+    def _without_overruling(self, token: Token) -> str:
+        """Another parameter's token without what overrules; empty where it says nothing else."""
+        name, option = self.overruled_by
+        kept = [o for o in (token.value or "").split(",") if not o.startswith(option)]
+        return f"{name}={','.join(kept)}" if kept else ""
 
     def is_own_tail(self, tail: str) -> bool:
         """Whether something behind a comma is options of this parameter alone."""
@@ -305,6 +330,7 @@ IOMMU = ListParameter(
     "intel_iommu",
     ("on", "sm_on"),
     (("on", "on", True), ("off", "on", False), ("sm_on", "sm_on", True), ("sm_off", "sm_on", False)),
+    ("iommu", "off"),
 )
 """``on`` turns the IOMMU on, ``sm_on`` scalable mode; ``off`` behind ``on`` turns it off again."""
 

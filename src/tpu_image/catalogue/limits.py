@@ -27,7 +27,7 @@ from tpu_image.catalogue.limits_in_effect import (
 from tpu_image.catalogue.limits_live import MachineLimits
 from tpu_image.catalogue.login_sessions import LOGIN_SERVICES, LoginService, login_services, sshd_without_pam
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
-from tpu_image.formats.resource_limits import describe
+from tpu_image.formats.resource_limits import UNLIMITED, describe
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay
 
@@ -105,8 +105,10 @@ class ResourceLimit(Requirement):
             yield Finding(text, (evidence,), remedy=f"take conf= away in {service.limits_path}")
 
     def _sessions(self, sessions: Sessions) -> Iterator[Finding]:
-        yield from self._session("ordinary users", sessions.granted(ORDINARY, self.item), fails=True)
-        yield from self._session("root", sessions.granted(ROOT, self.item))
+        for who, login, fails in (("ordinary users", ORDINARY, True), ("root", ROOT, False)):
+            granted = sessions.granted(login, self.item)
+            yield from self._session(who, granted, fails=fails)
+            yield from self._refused(who, granted, sessions.most_open_files, fails=fails)
         for domain, granted in sessions.singled_out(self.item):
             remedy = f"keep it if it is meant; otherwise remove the line for {domain}"
             yield from self._session(domain, granted, remedy=remedy)
@@ -129,6 +131,23 @@ class ResourceLimit(Requirement):
         text = f"{item.name} of {who} is {item.show(granted.limit)}{where}, needs to be {item.expectation}"
         evidence = tuple(dict.fromkeys(self._half_evidence(granted, half) for half in low))
         yield Finding(text, evidence, fails, remedy)
+
+    def _refused(self, who: str, granted: Granted, most: int | None, *, fails: bool) -> Iterator[Finding]:
+        """Judge whether the kernel refuses the limit: it lets nobody have more than ``fs.nr_open`` open files.
+
+        ``unlimited`` is no such value: pam_limits asks for ``fs.nr_open`` then.
+        """
+        if self.item is not NOFILE or most is None:
+            return
+        for half in HALVES:
+            value, decided_by = granted.half(half)
+            if decided_by is not None and most < value < UNLIMITED:
+                place = f"{decided_by.path}:{decided_by.entry.line}"
+                text = f"{place} gives {who} {value} open files, more than fs.nr_open ({most}): it is refused"
+                evidence = Evidence(decided_by.path, decided_by.entry.line, str(value), f"at most {most}")
+                remedy = f"lower it to {most} in {place}"
+                yield Finding(text, (evidence,), fails, remedy)
+                return
 
     def _half_evidence(self, granted: Granted, half: str) -> Evidence:
         value, decided_by = granted.half(half)

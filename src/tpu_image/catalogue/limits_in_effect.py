@@ -19,7 +19,7 @@ from tpu_image.formats.limits import (
     specificity,
 )
 from tpu_image.formats.resource_limits import UNLIMITED, Limit, describe, parse_setting
-from tpu_image.formats.systemd_unit import UNIT_DIRECTORIES, Configuration, Located
+from tpu_image.formats.systemd_unit import UNIT_DIRECTORIES, Configuration, Located, order_by_name
 from tpu_image.trees.base import Tree
 
 LIMITS_CONF = "/etc/security/limits.conf"
@@ -83,6 +83,29 @@ NOFILE = Item(
 )
 
 
+OPEN_FILES_MOST = 1024 * 1024
+"""``fs.nr_open`` where nothing sets it (kernel: ``sysctl_nr_open`` in fs/file.c): no limit may be higher."""
+
+SYSCTL_DIRECTORIES = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+"""Where ``sysctl.d`` is looked for, the first of equal names wins (sysctl.d(5))."""
+
+
+def most_open_files(tree: Tree) -> int | None:
+    """Give what ``fs.nr_open`` will be; None where systemd raises it as far as it goes.
+
+    systemd does so unless it is built as Debian and Ubuntu build it (``bump-proc-sys-fs-nr-open``).
+    """
+    paths = [path for d in SYSCTL_DIRECTORIES for path in tree.files(f"{d}/sysctl.d", "*.conf")]
+    value = OPEN_FILES_MOST if distribution_of(tree).is_a("debian") else None
+    for path in [*order_by_name(paths), "/etc/sysctl.conf"]:
+        for line in (tree.read_text_if_present(path) or "").split("\n") if tree.is_file(path) else ():
+            name, equals, written = line.partition("=")
+            digits = written.strip()
+            if equals and name.strip().lstrip("-").replace("/", ".") == "fs.nr_open" and digits.isdecimal():
+                value = int(digits[:20])
+    return value
+
+
 class Granted(NamedTuple):
     """The limit that somebody gets, with what decides each half; None where nothing sets it."""
 
@@ -105,6 +128,7 @@ class Sessions:
         self.files = [(path, LimitsFile(tree.read_text_if_present(path) or "")) for path in paths]
         self._services = Services(tree)
         self._is_debian = distribution_of(tree).is_a("debian")
+        self.most_open_files = most_open_files(tree)
 
     def granted(self, login: Login, item: Item) -> Granted:
         """Merge the files for a login; a half that they leave open is inherited."""

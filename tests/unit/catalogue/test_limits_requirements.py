@@ -202,7 +202,7 @@ def test_apply_writes_two_drop_ins_on_a_plain_system() -> None:
     ("changes", "path", "line"),
     [
         (
-            {LIMITS_CONF: GOOD + "* hard nofile 2000000\n* soft nofile 5\nroot - nofile 200000\n"},
+            {LIMITS_CONF: GOOD + "* hard nofile 1000000\n* soft nofile 5\nroot - nofile 200000\n"},
             f"{LIMITS_DIRECTORY}/99-tpu-image.conf",
             "* soft nofile 100000",
         ),
@@ -222,9 +222,9 @@ def test_apply_writes_two_drop_ins_on_a_plain_system() -> None:
             "* hard nofile 100000",
         ),
         (
-            {SERVICES: "[Manager]\nDefaultLimitNOFILE=5:2000000\n"},
+            {SERVICES: "[Manager]\nDefaultLimitNOFILE=5:1000000\n"},
             "/etc/systemd/system.conf.d/99-tpu-image.conf",
-            "DefaultLimitNOFILE=100000:2000000",
+            "DefaultLimitNOFILE=100000:1000000",
         ),
         (
             {"/usr/lib/systemd/system.conf.d/zz.conf": "[Manager]\nDefaultLimitNOFILE=5\n"},
@@ -269,7 +269,7 @@ LIMIT_LINES = st.builds(
     st.sampled_from(["*", "root", "@root", "1000:", "0:5", "1000:3000", "@1000:", "%", "alice", "@dev"]),
     st.sampled_from(["soft", "hard", "-", "Soft", "both"]),
     st.sampled_from(["memlock", "nofile", "nproc", "NOFILE", "core"]),
-    st.sampled_from(["unlimited", "64", "0", "infinity", "2000000", "100000", "x", "-1"]),
+    st.sampled_from(["unlimited", "64", "0", "infinity", "1000000", "100000", "x", "-1"]),
     st.sampled_from(["\n", " # why\n", "\r\n", "\n\n# a comment\n", ""]),
 )
 LIMIT_FILES = st.lists(LIMIT_LINES, max_size=5).map("".join)
@@ -277,7 +277,7 @@ SETTING_LINES = st.builds(
     "{}{}={}\n".format,
     st.sampled_from(["", "Default"]),
     st.sampled_from(["LimitMEMLOCK", "LimitNOFILE", "LimitCORE"]),
-    st.sampled_from(["infinity", "64K", "5", "1024:524288", "200000:2000000", "", "x", "5\\"]),
+    st.sampled_from(["infinity", "64K", "5", "1024:524288", "200000:1000000", "", "x", "5\\"]),
 )
 SETTING_FILES = st.tuples(
     st.sampled_from(["[Manager]\n", "[Service]\n", ""]), st.lists(SETTING_LINES, max_size=3)
