@@ -42,7 +42,9 @@ update-grub
 
 
 @pytest.fixture(scope="module")
-def grub_root(unpack_root: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def grub_root(
+    unpack_root: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A Debian root with two kernels whose update-grub finds a disk."""
     root = unpack_root(tmp_path_factory.mktemp("grub") / "root")
     (root / "usr/sbin/grub-probe").write_text(GRUB_PROBE)
@@ -94,7 +96,9 @@ def set_up(root: Path, linux: str, default: str, drop_ins: Mapping[str, str]) ->
     defaults = root / DEFAULTS.strip("/")
     text = defaults.read_text()
     text = re.sub(r"(?m)^GRUB_CMDLINE_LINUX=.*", lambda _: f'GRUB_CMDLINE_LINUX="{linux}"', text)
-    text = re.sub(r"(?m)^GRUB_CMDLINE_LINUX_DEFAULT=.*", lambda _: f'GRUB_CMDLINE_LINUX_DEFAULT="{default}"', text)
+    text = re.sub(
+        r"(?m)^GRUB_CMDLINE_LINUX_DEFAULT=.*", lambda _: f'GRUB_CMDLINE_LINUX_DEFAULT="{default}"', text
+    )
     defaults.write_text(text)
     for name, content in drop_ins.items():
         (root / DROP_INS.strip("/") / name).write_text(content)
@@ -108,7 +112,9 @@ STATES = {
     "a cloud drop-in with conflicts": (
         "net.ifnames=0",
         "quiet",
-        {"50-cloud.cfg": 'GRUB_CMDLINE_LINUX_DEFAULT="console=tty1 idle=halt intel_iommu=off console=ttyS0"\n'},
+        {
+            "50-cloud.cfg": 'GRUB_CMDLINE_LINUX_DEFAULT="console=tty1 idle=halt intel_iommu=off console=ttyS0"\n'
+        },
         "update-grub",
     ),
     "a later file that sets the variable": (
@@ -158,7 +164,9 @@ def test_update_grub_makes_the_lines_that_we_wrote(
     assert ("recovery mode" in kinds) == ("GRUB_DISABLE_RECOVERY" not in str(drop_ins))
 
 
-def test_update_grub_stops_at_an_appending_that_dash_does_not_know_until_it_is_spelt_out(grub_root: Path) -> None:
+def test_update_grub_stops_at_an_appending_that_dash_does_not_know_until_it_is_spelt_out(
+    grub_root: Path,
+) -> None:
     set_up(grub_root, "a", "quiet", {})
     run_in(grub_root, "update-grub")
     (grub_root / DROP_INS.strip("/") / "5.cfg").write_text('GRUB_CMDLINE_LINUX+=" b"\n')

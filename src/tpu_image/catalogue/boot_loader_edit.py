@@ -8,7 +8,7 @@ that do not follow from the defaults are mended one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.boot_loader import KERNEL_INSTALL, BootLoader, read_boot_loader
 from tpu_image.catalogue.grub_defaults_edit import put_into_defaults
@@ -27,8 +27,7 @@ Reader = Callable[[str], list[Reading]]
 """Says what the parameter comes to where a text stands in its place."""
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(NamedTuple):
     """The words that update-grub puts behind ``ro`` of ordinary entries and of recovery ones; None: not known.
 
     A recovery entry's own first word is left out.
@@ -92,8 +91,7 @@ def _put_into_environment(overlay: Overlay, loader: BootLoader, change: _Change)
     _write(overlay, loader.environment_path, block.text, written.text)
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(NamedTuple):
     """A parameter to put in, and what update-grub put behind ``ro`` before and will put there now."""
 
     parameter: KernelParameter
@@ -138,7 +136,10 @@ class _Change:
         return [self.parameter.read(KernelCommandLine.parse(text))]
 
     def _mended(self, whole: str, parse: Parser, read: Reader, *, recovery: bool) -> str:
-        """Put the parameter behind ``root=`` and ``ro``: nothing of it may run together with those."""
+        """Put the parameter behind ``root=`` and ``ro``: nothing of it may run together with those.
+
+        The text comes back as it is where nothing brings the parameter into effect.
+        """
         tokens = parse(whole).tokens
         leading = _count_leading([token.text for token in tokens])
         start = tokens[leading - 1].end if leading else 0
@@ -154,7 +155,7 @@ class _Change:
             text = _appended(text, parse, self.parameter.token)
             # The text of a linux line begins behind the kernel's path, that of an options line with nothing.
             text = text if head or parse is _grub_line else text.removeprefix(" ")
-        return head + text
+        return head + text if _in_effect(read(head + text)) else whole
 
     def _followed(self, text: str, parse: Parser, *, recovery: bool) -> str:
         """Do what update-grub will do to a line that it made from the defaults as they were."""

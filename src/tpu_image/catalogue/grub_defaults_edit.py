@@ -12,19 +12,20 @@ from collections.abc import Iterator, Mapping
 
 from tpu_image.catalogue.boot_loader import DEFAULTS, DROP_INS, BootLoader, read_boot_loader
 from tpu_image.catalogue.kernel_parameters import (
-    HUGE_PAGES,
     PARAMETERS,
     ROUNDS,
     KernelParameter,
-    Reading,
+    read_as_grub_passes,
+    readings,
     torn_edits,
 )
 from tpu_image.formats.edits import Edit
-from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults, kernel_view, words_on_line
-from tpu_image.formats.kernel_cmdline import KernelCommandLine, Token
+from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults, words_on_line
+from tpu_image.formats.kernel_cmdline import KernelCommandLine
 from tpu_image.formats.shell_assignments import UNKNOWN, Known, ShellFile, Value
 from tpu_image.formats.shell_syntax import Assignment
 from tpu_image.formats.shell_words import shape, width
+from tpu_image.trees.memory import File
 from tpu_image.trees.overlay import Overlay
 
 DROP_IN = posixpath.join(DROP_INS, "99-tpu-image.cfg")
@@ -37,22 +38,17 @@ _HEADER = """\
 _ValueEdits = dict[Assignment, list[Edit]]
 
 
-def readings(defaults: GrubDefaults, parameter: KernelParameter) -> list[Reading]:
-    """Say what a parameter comes to on the entries that the defaults make: ordinary ones and recovery.
-
-    Raises:
-        FormatError: GRUB could not read what the defaults put into grub.cfg.
-    """
-    made = [defaults.normal, *([defaults.recovery] if defaults.makes_recovery else ())]
-    return [_read(text, parameter) for text in made]
-
-
-def _read(text: str, parameter: KernelParameter) -> Reading:
-    return parameter.read(KernelCommandLine.parse(kernel_view(text)))
-
-
 def put_into_defaults(overlay: Overlay, loader: BootLoader, parameter: KernelParameter) -> None:
-    """Write what makes update-grub put the parameter on every entry."""
+    """Write what makes update-grub put the parameter on every entry; nothing where nothing can."""
+    trial = Overlay(overlay)
+    _edit(trial, loader, parameter)
+    if all(reading.in_effect for reading in readings(read_boot_loader(trial).defaults, parameter)):
+        for path, node in trial.written.items():
+            if isinstance(node, File):
+                overlay.write(path, node.content)
+
+
+def _edit(overlay: Overlay, loader: BootLoader, parameter: KernelParameter) -> None:
     if not loader.shell_appends:
         _spell_out_appending(overlay, loader.defaults)
     for _ in range(ROUNDS):
@@ -65,7 +61,7 @@ def put_into_defaults(overlay: Overlay, loader: BootLoader, parameter: KernelPar
         # Recovery entries have the first variable alone; the second stands behind it on the others.
         defaults = read_boot_loader(overlay).defaults
         text = defaults.normal if variable == LINUX_DEFAULT else defaults.value(LINUX).text
-        if not _read(text, parameter).in_effect:
+        if not read_as_grub_passes(text, parameter).in_effect:
             _add(overlay, variable, parameter.token)
 
 
@@ -85,7 +81,7 @@ def _put_right(overlay: Overlay, defaults: GrubDefaults, parameter: KernelParame
     """Edit what the files say of the parameter; False where nothing can be."""
     lines = {name: KernelCommandLine.parse(defaults.value(name).text) for name in (LINUX, LINUX_DEFAULT)}
     elsewhere = defaults.makes_recovery or lines[LINUX].last(parameter.name) is not None
-    edits = _torn_before_references(defaults) if parameter.token == HUGE_PAGES else {}
+    edits = _torn_before_references(defaults) if parameter.put_in_by_recipe else {}
     for variable, line in () if edits else lines.items():
         complete = variable == LINUX or not elsewhere
         for group in parameter.edits(line, complete=complete):
@@ -140,22 +136,30 @@ def _add(overlay: Overlay, variable: str, token: str) -> None:
     loader = read_boot_loader(overlay)
     value = loader.defaults.value(variable)
     line = KernelCommandLine.parse(value.text)
-    edits: _ValueEdits = {}
-    if (barrier := _barrier(line)) is not None:
-        # What a drop-in appends would stand behind it, where the kernel never looks.
-        _collect(edits, value, [Edit(barrier.start, barrier.start, f"{token} ")])
-    if not _write_value_edits(overlay, loader.defaults, edits):
-        if loader.reads_drop_ins:
-            _add_to_drop_in(overlay, loader.defaults, variable, token)
-        else:
-            _add_to_file(overlay, DEFAULTS, variable, token)
+    barred = _before_barrier(line, token)
+    if barred is not None:
+        edits: _ValueEdits = {}
+        _collect(edits, value, [barred])
+        _write_value_edits(overlay, loader.defaults, edits)
+    elif loader.reads_drop_ins:
+        _add_to_drop_in(overlay, loader.defaults, variable, token)
+    else:
+        _add_to_file(overlay, DEFAULTS, variable, token)
 
 
-def _barrier(line: KernelCommandLine) -> Token | None:
-    """The token behind which nothing is a kernel parameter: ``--``, or what ends a command in grub.cfg."""
+def _before_barrier(line: KernelCommandLine, token: str) -> Edit | None:
+    """Give the edit that adds a token in front of ``--``, or of what ends the command in grub.cfg.
+
+    What a drop-in appends would stand behind, where the kernel never looks. None where nothing ends the line.
+    """
     words = words_on_line(line.text)
     end = words[-1].end if words else 0
-    return next((token for token in line.tokens if token.text == "--" or token.end > end), None)
+    torn = [other.start for other in line.tokens if other.text == "--" or other.start < end < other.end]
+    if torn:
+        return Edit(torn[0], torn[0], f"{token} ")
+    if line.text[end:].strip(" \t"):
+        return Edit(end, end, f" {token}" if end else f"{token} ")
+    return None
 
 
 def _add_to_file(overlay: Overlay, path: str, variable: str, token: str) -> None:
@@ -172,7 +176,7 @@ def _add_to_file(overlay: Overlay, path: str, variable: str, token: str) -> None
 
 
 def _add_to_drop_in(overlay: Overlay, defaults: GrubDefaults, variable: str, token: str) -> None:
-    path = _drop_in_path(overlay, defaults)
+    path = _drop_in_path(overlay, defaults, variable)
     text = overlay.read_text_if_present(path) or _HEADER
     tokens = _tokens_of_drop_in(text)
     if tokens is None:
@@ -183,15 +187,11 @@ def _add_to_drop_in(overlay: Overlay, defaults: GrubDefaults, variable: str, tok
     overlay.write(path, _drop_in({**tokens, variable: own}))
 
 
-def _drop_in_path(overlay: Overlay, defaults: GrubDefaults) -> str:
-    """The path of our drop-in: behind every other one that sets the variables."""
+def _drop_in_path(overlay: Overlay, defaults: GrubDefaults, variable: str) -> str:
+    """The path of our drop-in: behind every other one that sets the variable."""
     files = [file for file in defaults.files if posixpath.dirname(file.path) == DROP_INS]
     own = [file.path for file in files if file.text.startswith(_HEADER.partition("\n")[0])]
-    setting = [
-        file.path
-        for file in files
-        if file.path not in own and (file.touches(LINUX) or file.touches(LINUX_DEFAULT))
-    ]
+    setting = [file.path for file in files if file.path not in own and file.touches(variable)]
     last = setting[-1] if setting else ""
     if own and own[-1] > last:
         return own[-1]

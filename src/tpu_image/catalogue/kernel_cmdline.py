@@ -8,12 +8,18 @@ them together one on the running machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.boot_loader import DEFAULTS, KERNEL_INSTALL, BootLoader, read_boot_loader
-from tpu_image.catalogue.boot_loader_edit import put_parameter
-from tpu_image.catalogue.grub_defaults_edit import readings
-from tpu_image.catalogue.kernel_parameters import IDLE, IOMMU, PARAMETERS, THP, KernelParameter, Reading
+from tpu_image.catalogue.kernel_parameters import (
+    IDLE,
+    IOMMU,
+    PARAMETERS,
+    THP,
+    KernelParameter,
+    Reading,
+    readings,
+)
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats.grub_defaults import LINUX, LINUX_DEFAULT, GrubDefaults
 from tpu_image.formats.kernel_cmdline import KernelCommandLine
@@ -29,8 +35,7 @@ _REBOOT = "run: tpu-image apply, then reboot"
 _SEVERITY = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 
 
-@dataclass(frozen=True)
-class _Finding:
+class _Finding(NamedTuple):
     """One place where a parameter is not as it should be."""
 
     status: Status
@@ -66,9 +71,9 @@ def explained(parameter: KernelParameter, reading: Reading) -> str:
     reasons = [f"{token} is not understood by the kernel" for token in reading.mangled]
     if reading.opposed:
         reasons.append(f"{reading.opposed} decides")
-    elif reading.lacking == parameter.wanted:
-        reasons.append(f"no {parameter.name}= in effect")
-    elif reading.lacking:
+    elif reading.lacking == parameter.wanted and not reasons:
+        reasons.append("missing")
+    elif reading.lacking and reading.lacking != parameter.wanted:
         reasons.append(f"{', '.join(reading.lacking)} is missing")
     if reading.undecided:
         reasons.append("only a shell could tell")
@@ -116,8 +121,10 @@ class KernelParameterRequirement(Requirement):
     def plan(self, overlay: Overlay, profile: Profile) -> None:
         """Put the parameter where it is not in effect."""
         del profile
-        loader = read_boot_loader(overlay)
-        if any(self._findings(loader, self.parameter.wanted)):
+        if any(self._findings(read_boot_loader(overlay), self.parameter.wanted)):
+            # Half of the code on boot loaders is for editing alone, and a check must start quickly.
+            from tpu_image.catalogue.boot_loader_edit import put_parameter
+
             put_parameter(overlay, self.parameter)
 
     def _findings(self, loader: BootLoader, required: Sequence[str]) -> Iterator[_Finding]:
@@ -176,10 +183,10 @@ class KernelParameterRequirement(Requirement):
         places = [f"on {bad_entries} of {entries} boot entries"] if bad_entries else []
         places += dict.fromkeys(f.place for f in decisive if f.place != "on")
         reasons = "; ".join(list(dict.fromkeys(f.reason for f in decisive))[:3])
-        state = {Status.FAIL: "is not in effect", Status.UNKNOWN: "may not be in effect"}
-        message = (
-            f"{self.parameter.token} {state.get(status, 'needs attention')} {' and '.join(places)}: {reasons}"
-        )
+        states = {Status.FAIL: "is not in effect", Status.UNKNOWN: "may not be in effect"}
+        state = "is missing" if reasons == "missing" else states.get(status, "needs attention")
+        message = f"{self.parameter.token} {state} {' and '.join(places)}"
+        message += "" if reasons == "missing" else f": {reasons}"
         return Verdict(self.id, status, message, tuple(f.evidence for f in findings), self.remedy)
 
     def _good_evidence(self, loader: BootLoader) -> Iterator[Evidence]:

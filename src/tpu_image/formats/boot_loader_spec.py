@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.edits import Edit, apply_edits
@@ -20,8 +20,7 @@ _LINE = re.compile(r"[ \t]*([^\s#]\S*)[ \t]+([^\r\n]*?)[ \t]*\r?")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
 
-@dataclass(frozen=True)
-class EntryField:
+class EntryField(NamedTuple):
     """One ``key value`` line; the value is at ``start`` up to ``end`` of the text."""
 
     key: str
@@ -31,8 +30,7 @@ class EntryField:
     line: int
 
 
-@dataclass(frozen=True)
-class BootLoaderEntry:
+class BootLoaderEntry(NamedTuple):
     """One entry as written."""
 
     text: str

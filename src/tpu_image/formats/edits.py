@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(NamedTuple):
     """Put ``text`` in place of the characters from ``start`` up to ``end`` (equal: insert)."""
 
     start: int

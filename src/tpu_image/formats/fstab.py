@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """One line: ``spec`` is the device or a tag such as ``UUID=...``, without quotes around its value."""
 
     spec: str

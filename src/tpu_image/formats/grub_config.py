@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.edits import Edit, apply_edits
@@ -18,6 +18,9 @@ from tpu_image.formats.grub_script import GrubWord, kernel_text, scan
 
 SIZE_LIMIT = 1024 * 1024
 """Characters of a grub.cfg at most; a hundred kernels make 200 KiB."""
+
+LINES_LIMIT = 1000
+"""Lines that load a kernel at most."""
 
 DEPTH_LIMIT = 32
 """Blocks inside each other at most."""
@@ -30,8 +33,7 @@ _OTHER_PROGRAMS = ("memtest*", "mt86*", "memdisk*", "*.lkrn", "*.c32", "ipxe*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
 
-@dataclass(frozen=True)
-class MenuEntry:
+class MenuEntry(NamedTuple):
     """A ``menuentry`` or ``submenu``; ``parent`` is the submenu that it is in."""
 
     title: str
@@ -47,8 +49,7 @@ class MenuEntry:
         return f"{self.parent.path}>{own}" if self.parent else own
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One command: its words, the first of which is its name, and the entry that it is in."""
 
     words: tuple[GrubWord, ...]
@@ -62,8 +63,7 @@ class Command:
         return self.words[0].text
 
 
-@dataclass(frozen=True)
-class LinuxLine:
+class LinuxLine(NamedTuple):
     """A command that loads a kernel."""
 
     command: Command
@@ -103,21 +103,23 @@ class LinuxLine:
         return kernel_text([argument for word in self.arguments for argument in word.expand(variables)])
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """``set name=value`` or ``name=value``: ``value`` is the word behind the equals sign."""
 
     name: str
     value: GrubWord
 
 
-@dataclass(frozen=True)
-class GrubConfig:
+class GrubConfig(NamedTuple):
     """A whole grub.cfg; ``text`` is exactly what was parsed."""
 
     text: str
     entries: tuple[MenuEntry, ...]
     commands: tuple[Command, ...]
+    linux_lines: tuple[LinuxLine, ...]
+    """The lines that load a Linux kernel."""
+    settings: tuple[Setting, ...]
+    """Every assignment of a variable, in order."""
 
     @classmethod
     def parse(cls, text: str) -> GrubConfig:
@@ -129,16 +131,6 @@ class GrubConfig:
         if len(text) > SIZE_LIMIT:
             raise FormatError(f"longer than {SIZE_LIMIT} characters")
         return _parse(text)
-
-    @property
-    def linux_lines(self) -> tuple[LinuxLine, ...]:
-        """The lines that load a Linux kernel."""
-        return tuple(LinuxLine(command) for command in self.commands if _loads_linux(command))
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        """Every assignment of a variable, in order."""
-        return tuple(setting for command in self.commands for setting in _settings(command))
 
     def edited(self, edits: Iterable[Edit]) -> GrubConfig:
         """Give the configuration after edits to its text."""
@@ -240,7 +232,11 @@ def _parse(text: str) -> GrubConfig:
     finish()
     if blocks:
         raise FormatError("a { is not closed", line)
-    return GrubConfig(text, tuple(entries), tuple(commands))
+    linux_lines = tuple(LinuxLine(command) for command in commands if _loads_linux(command))
+    if len(linux_lines) > LINES_LIMIT:
+        raise FormatError(f"more than {LINES_LIMIT} lines that load a kernel")
+    settings = tuple(setting for command in commands for setting in _settings(command))
+    return GrubConfig(text, tuple(entries), tuple(commands), linux_lines, settings)
 
 
 def _open_block(

@@ -7,7 +7,7 @@ lines in which a backslash keeps the character behind it (a newline too), and ``
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.edits import Edit, apply_edits
@@ -21,14 +21,14 @@ _COMMENT = re.compile(r"#[^\n]*\n")
 _ESCAPE = re.compile(r"\\([\s\S])")
 
 
-@dataclass(frozen=True)
-class EnvironmentBlock:
+class EnvironmentBlock(NamedTuple):
     """A whole block; ``text`` is exactly what was parsed (UTF-8 with PEP 383 for other bytes)."""
 
     text: str
     variables: tuple[tuple[str, str], ...]
-    _spans: tuple[tuple[int, int], ...]
-    _end: int
+    spans: tuple[tuple[int, int], ...]
+    """Where the values stand in the text."""
+    end: int
     """Where the padding begins."""
 
     @classmethod
@@ -63,7 +63,7 @@ class EnvironmentBlock:
 
     def line_of(self, name: str) -> int:
         """The line of a variable, counted from 1; 0 where it is not in the block."""
-        for (own, _), (start, _) in zip(self.variables, self._spans, strict=True):
+        for (own, _), (start, _) in zip(self.variables, self.spans, strict=True):
             if own == name:
                 return self.text.count("\n", 0, start) + 1
         return 0
@@ -77,12 +77,10 @@ class EnvironmentBlock:
         written = re.sub(r"([\\\n])", r"\\\1", value)
         edits = [
             Edit(start, end, written)
-            for (own, _), (start, end) in zip(self.variables, self._spans, strict=True)
+            for (own, _), (start, end) in zip(self.variables, self.spans, strict=True)
             if own == name
         ]
-        used = apply_edits(
-            self.text[: self._end], edits or [Edit(self._end, self._end, f"{name}={written}\n")]
-        )
+        used = apply_edits(self.text[: self.end], edits or [Edit(self.end, self.end, f"{name}={written}\n")])
         room = _size(self.text) - _size(used)
         if room < 0:
             raise FormatError(f"no room for {name} in {_size(self.text)} bytes")

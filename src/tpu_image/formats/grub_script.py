@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 
@@ -26,8 +26,7 @@ _NEEDS_ESCAPE = re.compile(r"[{}|&$;<> \t\r\n'\"\\#]")
 _HEXADECIMAL = re.compile(r"\\x[0-9A-Fa-f]{2}")
 
 
-@dataclass(frozen=True)
-class GrubWord:
+class GrubWord(NamedTuple):
     """A word as written, from ``start`` up to ``end`` of its text, and the line it begins on."""
 
     raw: str

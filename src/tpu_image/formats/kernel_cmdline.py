@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats.edits import Edit, apply_edits
 
@@ -19,8 +19,7 @@ BLANKS = " \t\n\v\f\r"
 _TOKEN = re.compile(r'(?:"[^"]*(?:"|\Z)|[^" \t\n\v\f\r])+')
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """One argument of the line: ``text`` as written, quotes included, at ``start`` up to ``end``."""
 
     text: str
@@ -49,8 +48,7 @@ class Token:
         return self._halves()[1]
 
 
-@dataclass(frozen=True)
-class KernelCommandLine:
+class KernelCommandLine(NamedTuple):
     """A whole line: ``tokens`` in order, repeated ones too, and ``text``, exactly what was parsed."""
 
     text: str
@@ -79,8 +77,13 @@ class KernelCommandLine:
         return found[-1] if found else None
 
     def append_edit(self, text: str) -> Edit:
-        """Give the edit that adds a token where the kernel reads it: last, but before ``--``."""
+        """Give the edit that adds a token where the kernel reads it.
+
+        That is behind the last one, but before ``--`` and before a quote that is not closed.
+        """
         parameters = self.parameters
+        if parameters and parameters[-1].text.count('"') % 2:
+            parameters = parameters[:-1]
         if parameters:
             end = parameters[-1].end
             return Edit(end, end, " " + text)

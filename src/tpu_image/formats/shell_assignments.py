@@ -7,7 +7,7 @@ only a shell could compute is unknown in exactly that part: ``"$(cat x) quiet"``
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.edits import Edit, apply_edits
@@ -35,8 +35,7 @@ UNKNOWN = "\0"
 """Stands for an unknown part in :attr:`Value.text`; no shell variable can hold it."""
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """Characters of a value, and the assignment that wrote them from position ``offset`` of its own value."""
 
     text: str
@@ -44,8 +43,7 @@ class Known:
     offset: int = 0
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(NamedTuple):
     """A part of a value that only a shell could compute, and where that is asked."""
 
     path: str
@@ -53,8 +51,7 @@ class Unknown:
     reason: str
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """What a variable holds, piece by piece."""
 
     pieces: tuple[Known | Unknown, ...] = ()
@@ -91,8 +88,7 @@ class Value:
         return None
 
 
-@dataclass(frozen=True)
-class ShellFile:
+class ShellFile(NamedTuple):
     """One file as written (``text``) and what it does to variables."""
 
     path: str
@@ -143,15 +139,15 @@ class ShellFile:
         return ShellFile.parse(self.path, apply_edits(self.text, edits))
 
 
-@dataclass
 class Variables:
-    """What variables hold after files were read in order."""
+    """What variables hold after files were read in order, by name in ``values``."""
 
-    values: dict[str, Value] = field(default_factory=dict)
-    unset: set[str] = field(default_factory=set)
-    unsettled: dict[str, Unknown] = field(default_factory=dict)
-    anything: Unknown | None = None
-    """Why any variable that was not assigned since may hold anything."""
+    def __init__(self, initial: Mapping[str, str]) -> None:
+        self.values = {name: Value((Known(text),)) for name, text in initial.items()}
+        self.unset: set[str] = set()
+        self.unsettled: dict[str, Unknown] = {}
+        self.anything: Unknown | None = None
+        """Why any variable that was not assigned since may hold anything."""
 
     def get(self, name: str) -> Value | None:
         """The value of a variable; None where the files leave it unset."""
@@ -242,7 +238,7 @@ def evaluate(files: Iterable[ShellFile], initial: Mapping[str, str] | None = Non
     ``initial`` holds what is known of variables before the first file; a variable in neither is unknown where
     it is referenced, since the environment of the shell may hold it.
     """
-    variables = Variables({name: Value((Known(text),)) for name, text in (initial or {}).items()})
+    variables = Variables(initial or {})
     for file in files:
         for statement in file.statements:
             variables.apply(statement)

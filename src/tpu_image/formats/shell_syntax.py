@@ -8,15 +8,14 @@ shell could say what becomes of some variables or of all. Sources: POSIX.1-2017,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.shell_tokens import REDIRECTIONS, Token, tokens
 from tpu_image.formats.shell_words import NAME, Literal, Word, line_of
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """``name=value`` or ``name+=value``; ``uncertain`` says why it may not take effect (empty: it does)."""
 
     path: str
@@ -29,8 +28,7 @@ class Assignment:
     uncertain: str = ""
 
 
-@dataclass(frozen=True)
-class Unset:
+class Unset(NamedTuple):
     """``unset name``."""
 
     path: str
@@ -38,8 +36,7 @@ class Unset:
     names: frozenset[str]
 
 
-@dataclass(frozen=True)
-class Disturbance:
+class Disturbance(NamedTuple):
     """Variables that may have any value from here on; ``names`` is None for all of them."""
 
     path: str

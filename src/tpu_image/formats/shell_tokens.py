@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.shell_words import NAME, Word, assigned_inside, line_of, scan_word, skip_nested
@@ -24,8 +24,7 @@ _ASSIGNED = re.compile(rf"({NAME})(\+?)=")
 NO_WORD = Word("", 0, 0, ())
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """An operator (``text`` is it) or a word; ``name`` is set where the word looks like an assignment."""
 
     start: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.edits import Edit, apply_edits
@@ -28,8 +28,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 _ESCAPED_IN_DOUBLE = re.compile(r'[\\"$`]')
 
 
-@dataclass(frozen=True)
-class Literal:
+class Literal(NamedTuple):
     """Characters that stand for themselves: one escaped character, or a run written as it is."""
 
     value: str
@@ -39,8 +38,7 @@ class Literal:
     """The quotes around it: ``'``, ``"`` or nothing."""
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """``$name`` or ``${name}``."""
 
     name: str
@@ -49,8 +47,7 @@ class Reference:
     quote: str
 
 
-@dataclass(frozen=True)
-class Expansion:
+class Expansion(NamedTuple):
     """Something that only a shell can compute."""
 
     reason: str
@@ -62,8 +59,7 @@ class Expansion:
 Part = Literal | Reference | Expansion
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A word from ``start`` up to ``end`` of ``text``, without what is not part of its value (quotes)."""
 
     text: str

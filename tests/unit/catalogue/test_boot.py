@@ -65,7 +65,8 @@ def test_both_values_are_shown_where_fstab_differs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("root", "expected"), [("root=PARTUUID=aa-01", "fail"), ("root=PARTUUID=BB-02", "pass"), ("root=UUID=1", "pass")]
+    ("root", "expected"),
+    [("root=PARTUUID=aa-01", "fail"), ("root=PARTUUID=BB-02", "pass"), ("root=UUID=1", "pass")],
 )
 def test_a_forced_partuuid_must_be_that_of_the_entries(root: str, expected: str) -> None:
     drop_in = {f"{DROP_INS}/40-force-partuuid.cfg": "\nGRUB_FORCE_PARTUUID=bb-02\n"}
@@ -88,7 +89,11 @@ STUBS = {
         f"UUID={ROOT} / ext4\n",
         "pass",
     ),
-    "with /boot of its own": (STUB_TEXT.format(OTHER), f"UUID={ROOT} / ext4\nUUID={OTHER} /boot ext4\n", "pass"),
+    "with /boot of its own": (
+        STUB_TEXT.format(OTHER),
+        f"UUID={ROOT} / ext4\nUUID={OTHER} /boot ext4\n",
+        "pass",
+    ),
     "by a label": ("search --label BOOT --set=root\nconfigfile /grub.cfg\n", f"UUID={ROOT} / ext4\n", "pass"),
     "to another file system": (STUB_TEXT.format(OTHER), f"UUID={ROOT} / ext4\n", "fail"),
     "to another than grub.cfg searches": (STUB_TEXT.format(OTHER), "/dev/sda1 / ext4\n", "fail"),
@@ -102,7 +107,9 @@ STUBS = {
 @pytest.mark.parametrize(("stub", "fstab", "expected"), STUBS.values(), ids=STUBS)
 def test_the_efi_partition_holds_a_stub_that_finds_the_rest(stub: str, fstab: str, expected: str) -> None:
     files = booting(f"root=UUID={ROOT}", fstab) | {STUB: stub}
-    files[GRUB_CFG] = files[GRUB_CFG].replace("{\n", f"{{\n\tsearch --no-floppy --fs-uuid --set=root {ROOT}\n")
+    files[GRUB_CFG] = files[GRUB_CFG].replace(
+        "{\n", f"{{\n\tsearch --no-floppy --fs-uuid --set=root {ROOT}\n"
+    )
     verdict = judge("image.efi-stub", files)
     assert verdict.status.value == expected, shown(verdict)
 

@@ -29,6 +29,7 @@ from tpu_image.catalogue.boot_loader import DEFAULTS, DROP_INS, KERNEL_INSTALL
 from tpu_image.catalogue.grub_defaults_edit import DROP_IN
 from tpu_image.catalogue.kernel_parameters import HUGE_PAGES, PARAMETERS
 from tpu_image.catalogue.requirement import Profile
+from tpu_image.formats import FormatError
 from tpu_image.formats.grub_environment import SIGNATURE, EnvironmentBlock
 from tpu_image.formats.kernel_cmdline import KernelCommandLine
 from tpu_image.trees.base import Tree
@@ -119,6 +120,9 @@ REPAIRS = {
         "",
     ),
     "for init": (f"quiet -- {ALL}", f"quiet {ALL} -- {ALL}", ""),
+    "behind the end of a command": ("a=b;c quiet", f"{ALL} a=b;c quiet", ""),
+    "in front of a blank line": ("a\n", f"a {ALL}\n", ""),
+    "behind the end of a line": ("a\n  b", f"a {ALL}\n  b", ""),
 }
 
 
@@ -327,6 +331,15 @@ def test_a_drop_in_sorts_behind_the_last_file_that_sets_the_variable() -> None:
     assert not applied(overlay).written
 
 
+def test_a_later_file_that_sets_another_variable_does_not_matter() -> None:
+    late = {
+        f"{DROP_INS}/kdump.cfg": 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT crashkernel=1G"\n'
+    }
+    overlay = applied(tree_of(debian(**late)))
+    assert set(written(overlay)) == {DROP_IN, GRUB_CFG}
+    assert statuses(overlay) == GOOD
+
+
 def test_an_old_drop_in_that_a_later_file_overrides_is_followed_by_a_new_one() -> None:
     overlay = applied(tree_of(debian()))
     later = MemoryTree(
@@ -486,3 +499,27 @@ def test_the_mode_and_owner_of_grub_cfg_are_kept() -> None:
     node = applied(MemoryTree(nodes)).written[GRUB_CFG]
     assert isinstance(node, File)
     assert (node.mode, node.uid, node.gid) == (0o444, 1, 2)
+
+
+noise = st.text(alphabet="idle=pol,GRUB_CMDLINE_LINUX\"'$(){}`\\#;&| \n\t\udc80", max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_damaged_files_give_a_verdict_or_an_error_and_apply_settles(data: st.DataObject) -> None:
+    files = debian("a", "$(cat x)", **{KERNEL_INSTALL: "ro idle=halt\n"}) | fedora(
+        "kernelopts=root=UUID=1 ro\n"
+    )
+    for path in files:
+        at = data.draw(st.integers(0, len(files[path])))
+        end = at + data.draw(st.integers(0, 3))
+        files[path] = files[path][:at] + data.draw(noise) + files[path][end:]
+    tree = MemoryTree({path: File(text.encode("utf-8", "surrogateescape")) for path, text in files.items()})
+    try:
+        before = statuses(tree)
+        overlay = applied(tree)
+        after = statuses(overlay)
+    except FormatError:
+        return
+    assert after == GOOD or "pass" not in before
+    assert not written(applied(overlay))

@@ -158,6 +158,7 @@ BROKEN = {
     "a block that is not closed": ("\nmenuentry x {\n", 2),
     "a closer of nothing": ("a\n}\n", 1),
     "blocks without end": ("menuentry x {\n" * 50, 33),
+    "kernels without end": ("linux /x\n" * 1001, 0),
 }
 
 
@@ -190,7 +191,7 @@ def test_a_line_is_edited_and_the_rest_kept() -> None:
 
 
 def test_a_hostile_configuration_is_read_in_bounded_time() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     for text in (
         '"' + "\\" * 300_000,
         "a" * 300_000,
@@ -205,4 +206,4 @@ def test_a_hostile_configuration_is_read_in_bounded_time() -> None:
             continue
         config.default_entry({"saved_entry": ">" * 100_000})
         [word.expand({}) for command in config.commands for word in command.words]
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20

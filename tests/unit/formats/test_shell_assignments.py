@@ -44,6 +44,14 @@ READ = {
     "another command is no assignment": ("echo A=1\ntrue", {}),
     "a substitution is unknown, what follows is not": ('A="$(cat x) idle=poll"', {"A": "? idle=poll"}),
     "backticks": ("A=`lsb_release -i || echo Debian`", {"A": "?"}),
+    "a Red Hat default": (
+        """A="$(sed 's, release .*$,,g' /etc/system-release)"\nB=1""",
+        {"A": "?", "B": "1"},
+    ),
+    "an Ubuntu default": (
+        "A=`( . /etc/os-release; echo ${NAME:-Ubuntu} ) 2>/dev/null || echo Ubuntu`\nB=1",
+        {"A": "?", "B": "1"},
+    ),
     "nested substitutions": ('A="$(a "$(b ")")" \')\')x"', {"A": "?x"}),
     "arithmetic may assign": ("A=1 B=2\nC=$((A=5))", {"A": "?", "B": "2", "C": "?"}),
     "a default may assign": (": ${A:=1}\nB=2", {"A": "?", "B": "2"}),
@@ -120,10 +128,10 @@ def test_what_is_set_before_the_first_file_is_known() -> None:
 
 
 def test_growing_without_end_is_unknown_and_quick() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     for text in ("A=x\n" + 'A="$A$A"\n' * 20_000, "A=" + "\\$" * 100_000, "A=" + "$B" * 100_000):
         assert "?" in values(text)["A"]
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_a_file_that_is_too_long_is_refused() -> None:

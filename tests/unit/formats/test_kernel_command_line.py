@@ -77,7 +77,14 @@ def test_what_follows_two_dashes_is_for_init() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("", "x=1"), ("  quiet  ro  ", "  quiet  ro x=1  "), ("-- a", "x=1 -- a"), ('a="b c"', 'a="b c" x=1')],
+    [
+        ("", "x=1"),
+        ("  quiet  ro  ", "  quiet  ro x=1  "),
+        ("-- a", "x=1 -- a"),
+        ('a="b c"', 'a="b c" x=1'),
+        ('a b="c d', 'a x=1 b="c d'),
+        ('"a', 'x=1 "a'),
+    ],
 )
 def test_a_token_is_appended_and_the_spacing_kept(before: str, after: str) -> None:
     assert KernelCommandLine.parse(before).appended("x=1").text == after
