@@ -151,13 +151,16 @@ class BootLoader:
         if not self.entry_files or (grub and not any(c.name == "blscfg" for c in grub.commands)):
             return ""
         wanted = grub.default_text(self.variables) if grub else self.loader_default
-        for path, entry in self.entry_files.items():
+        newest_first = sorted(self.entry_files, key=self._version, reverse=True)
+        for number, path in enumerate(newest_first):
             name = posixpath.basename(path)
-            if wanted in (entry.get("title"), name.removesuffix(".conf")) or fnmatch.fnmatchcase(
-                name, wanted
-            ):
+            names = (str(number), name.removesuffix(".conf"), self.entry_files[path].get("title") or name)
+            if wanted in names or fnmatch.fnmatchcase(name, wanted):
                 return path
-        return max(self.entry_files, key=lambda p: _version_key(self.entry_files[p].get("version") or p))
+        return newest_first[0]
+
+    def _version(self, path: str) -> list[tuple[int, str]]:
+        return _version_key(self.entry_files[path].get("version") or path)
 
 
 def _version_key(version: str) -> list[tuple[int, str]]:

@@ -136,7 +136,10 @@ class _Change(NamedTuple):
         return [self.parameter.read(KernelCommandLine.parse(text))]
 
     def _mended(self, whole: str, parse: Parser, read: Reader, *, recovery: bool) -> str:
-        """Put the parameter behind ``root=`` and ``ro``: nothing of it may run together with those."""
+        """Put the parameter behind ``root=`` and ``ro``: nothing of it may run together with those.
+
+        The text comes back as it is where nothing brings the parameter into effect.
+        """
         tokens = parse(whole).tokens
         leading = _count_leading([token.text for token in tokens])
         start = tokens[leading - 1].end if leading else 0
@@ -152,7 +155,7 @@ class _Change(NamedTuple):
             text = _appended(text, parse, self.parameter.token)
             # The text of a linux line begins behind the kernel's path, that of an options line with nothing.
             text = text if head or parse is _grub_line else text.removeprefix(" ")
-        return head + text
+        return head + text if _in_effect(read(head + text)) else whole
 
     def _followed(self, text: str, parse: Parser, *, recovery: bool) -> str:
         """Do what update-grub will do to a line that it made from the defaults as they were."""

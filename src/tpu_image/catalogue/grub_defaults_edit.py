@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 
 from tpu_image.catalogue.boot_loader import DEFAULTS, DROP_INS, BootLoader, read_boot_loader
 from tpu_image.catalogue.kernel_parameters import (
-    HUGE_PAGES,
     PARAMETERS,
     ROUNDS,
     KernelParameter,
@@ -26,6 +25,7 @@ from tpu_image.formats.kernel_cmdline import KernelCommandLine
 from tpu_image.formats.shell_assignments import UNKNOWN, Known, ShellFile, Value
 from tpu_image.formats.shell_syntax import Assignment
 from tpu_image.formats.shell_words import shape, width
+from tpu_image.trees.memory import File
 from tpu_image.trees.overlay import Overlay
 
 DROP_IN = posixpath.join(DROP_INS, "99-tpu-image.cfg")
@@ -39,7 +39,16 @@ _ValueEdits = dict[Assignment, list[Edit]]
 
 
 def put_into_defaults(overlay: Overlay, loader: BootLoader, parameter: KernelParameter) -> None:
-    """Write what makes update-grub put the parameter on every entry."""
+    """Write what makes update-grub put the parameter on every entry; nothing where nothing can."""
+    trial = Overlay(overlay)
+    _edit(trial, loader, parameter)
+    if all(reading.in_effect for reading in readings(read_boot_loader(trial).defaults, parameter)):
+        for path, node in trial.written.items():
+            if isinstance(node, File):
+                overlay.write(path, node.content)
+
+
+def _edit(overlay: Overlay, loader: BootLoader, parameter: KernelParameter) -> None:
     if not loader.shell_appends:
         _spell_out_appending(overlay, loader.defaults)
     for _ in range(ROUNDS):
@@ -72,7 +81,7 @@ def _put_right(overlay: Overlay, defaults: GrubDefaults, parameter: KernelParame
     """Edit what the files say of the parameter; False where nothing can be."""
     lines = {name: KernelCommandLine.parse(defaults.value(name).text) for name in (LINUX, LINUX_DEFAULT)}
     elsewhere = defaults.makes_recovery or lines[LINUX].last(parameter.name) is not None
-    edits = _torn_before_references(defaults) if parameter.token == HUGE_PAGES else {}
+    edits = _torn_before_references(defaults) if parameter.put_in_by_recipe else {}
     for variable, line in () if edits else lines.items():
         complete = variable == LINUX or not elsewhere
         for group in parameter.edits(line, complete=complete):
@@ -130,29 +139,26 @@ def _add(overlay: Overlay, variable: str, token: str) -> None:
     barred = _before_barrier(line, token)
     if barred is not None:
         edits: _ValueEdits = {}
-        _collect(edits, value, barred)
+        _collect(edits, value, [barred])
         _write_value_edits(overlay, loader.defaults, edits)
-    elif line.tokens and line.tokens[-1].text == token:
-        # Something in front of it keeps it from counting: more of it would not help.
-        return
     elif loader.reads_drop_ins:
         _add_to_drop_in(overlay, loader.defaults, variable, token)
     else:
         _add_to_file(overlay, DEFAULTS, variable, token)
 
 
-def _before_barrier(line: KernelCommandLine, token: str) -> list[Edit] | None:
-    """Give the edits that add a token in front of ``--``, or of what ends the command in grub.cfg.
+def _before_barrier(line: KernelCommandLine, token: str) -> Edit | None:
+    """Give the edit that adds a token in front of ``--``, or of what ends the command in grub.cfg.
 
     What a drop-in appends would stand behind, where the kernel never looks. None where nothing ends the line.
     """
     words = words_on_line(line.text)
     end = words[-1].end if words else 0
-    for other in line.tokens:
-        if other.end > end or other.text == "--":
-            at = min(other.start, end)
-            there = any(t.text == token and t.end <= at for t in line.tokens)
-            return [] if there else [Edit(at, at, f" {token}" if at == end and end else f"{token} ")]
+    torn = [other.start for other in line.tokens if other.text == "--" or other.start < end < other.end]
+    if torn:
+        return Edit(torn[0], torn[0], f"{token} ")
+    if line.text[end:].strip(" \t"):
+        return Edit(end, end, f" {token}" if end else f"{token} ")
     return None
 
 
@@ -170,7 +176,7 @@ def _add_to_file(overlay: Overlay, path: str, variable: str, token: str) -> None
 
 
 def _add_to_drop_in(overlay: Overlay, defaults: GrubDefaults, variable: str, token: str) -> None:
-    path = _drop_in_path(overlay, defaults)
+    path = _drop_in_path(overlay, defaults, variable)
     text = overlay.read_text_if_present(path) or _HEADER
     tokens = _tokens_of_drop_in(text)
     if tokens is None:
@@ -181,15 +187,11 @@ def _add_to_drop_in(overlay: Overlay, defaults: GrubDefaults, variable: str, tok
     overlay.write(path, _drop_in({**tokens, variable: own}))
 
 
-def _drop_in_path(overlay: Overlay, defaults: GrubDefaults) -> str:
-    """The path of our drop-in: behind every other one that sets the variables."""
+def _drop_in_path(overlay: Overlay, defaults: GrubDefaults, variable: str) -> str:
+    """The path of our drop-in: behind every other one that sets the variable."""
     files = [file for file in defaults.files if posixpath.dirname(file.path) == DROP_INS]
     own = [file.path for file in files if file.text.startswith(_HEADER.partition("\n")[0])]
-    setting = [
-        file.path
-        for file in files
-        if file.path not in own and (file.touches(LINUX) or file.touches(LINUX_DEFAULT))
-    ]
+    setting = [file.path for file in files if file.path not in own and file.touches(variable)]
     last = setting[-1] if setting else ""
     if own and own[-1] > last:
         return own[-1]

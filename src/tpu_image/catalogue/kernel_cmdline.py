@@ -71,9 +71,9 @@ def explained(parameter: KernelParameter, reading: Reading) -> str:
     reasons = [f"{token} is not understood by the kernel" for token in reading.mangled]
     if reading.opposed:
         reasons.append(f"{reading.opposed} decides")
-    elif reading.lacking == parameter.wanted:
-        reasons.append(f"no {parameter.name}= in effect")
-    elif reading.lacking:
+    elif reading.lacking == parameter.wanted and not reasons:
+        reasons.append("missing")
+    elif reading.lacking and reading.lacking != parameter.wanted:
         reasons.append(f"{', '.join(reading.lacking)} is missing")
     if reading.undecided:
         reasons.append("only a shell could tell")
@@ -183,10 +183,10 @@ class KernelParameterRequirement(Requirement):
         places = [f"on {bad_entries} of {entries} boot entries"] if bad_entries else []
         places += dict.fromkeys(f.place for f in decisive if f.place != "on")
         reasons = "; ".join(list(dict.fromkeys(f.reason for f in decisive))[:3])
-        state = {Status.FAIL: "is not in effect", Status.UNKNOWN: "may not be in effect"}
-        message = (
-            f"{self.parameter.token} {state.get(status, 'needs attention')} {' and '.join(places)}: {reasons}"
-        )
+        states = {Status.FAIL: "is not in effect", Status.UNKNOWN: "may not be in effect"}
+        state = "is missing" if reasons == "missing" else states.get(status, "needs attention")
+        message = f"{self.parameter.token} {state} {' and '.join(places)}"
+        message += "" if reasons == "missing" else f": {reasons}"
         return Verdict(self.id, status, message, tuple(f.evidence for f in findings), self.remedy)
 
     def _good_evidence(self, loader: BootLoader) -> Iterator[Evidence]:

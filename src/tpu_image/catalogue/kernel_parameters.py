@@ -10,12 +10,13 @@ characters that its ``sed`` knows; :func:`torn_edits` takes that back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tpu_image.formats import FormatError
 from tpu_image.formats.edits import Edit, apply_edits
-from tpu_image.formats.grub_defaults import GrubDefaults, kernel_view
+from tpu_image.formats.grub_defaults import LINUX, GrubDefaults, kernel_view
 from tpu_image.formats.kernel_cmdline import KernelCommandLine, Token
 
 UNKNOWN = "\0"
@@ -64,15 +65,13 @@ class KernelParameter(ABC):
     name: str
     wanted: tuple[str, ...]
     """The options that it is to have; one of them, the value, where it takes no list."""
+    put_in_by_recipe: bool = field(default=False, kw_only=True)
+    """Whether it is what the document's recipe puts into the middle of tokens."""
 
     @property
     def token(self) -> str:
         """How it is written on the command line."""
         return f"{self.name}={','.join(self.wanted)}"
-
-    def option(self, wanted: str) -> str:
-        """How one wanted option is called in messages."""
-        return f"{self.name}={wanted}"
 
     def read(self, line: KernelCommandLine) -> Reading:
         """Say what the parameter comes to on a line."""
@@ -150,9 +149,9 @@ class ValueParameter(KernelParameter):
     def edits(self, line: KernelCommandLine, *, complete: bool) -> list[EditGroup]:
         """Give the edits that put right what stands on a line."""
         del complete
-        groups = torn_edits(line) if self.token == HUGE_PAGES else []
+        groups = torn_edits(line) if self.put_in_by_recipe else []
         for token in line.parameters:
-            if UNKNOWN in token.text or (self.token == HUGE_PAGES and torn_tail(token)):
+            if UNKNOWN in token.text or (self.put_in_by_recipe and torn_tail(token)):
                 continue
             own = token.name == self.name and token.value != self.value
             if own or self.residue(token) == self.value:
@@ -199,16 +198,18 @@ class ListParameter(KernelParameter):
             return False
         if token.name == self.name:
             return token.value in (None, *_TEMPLATE_RESIDUE)
-        residue = self.residue(token)
-        if residue is not None and self.wanted[0] in residue.split(","):
+        if self.distinctive & set((self.residue(token) or "").split(",")):
             return True
         return bool(lacking) and (token.text == "None" or self.strayed(token, lacking))
 
+    @property
+    def distinctive(self) -> set[str]:
+        """The options by which the parameter is known: all but the first, a plain ``on`` that others have too."""
+        return set(self.wanted[1:])
+
     def strayed(self, token: Token, options: tuple[str, ...]) -> bool:
         """Whether a token of another parameter ends in options of this one (``always,sm_on``)."""
-        behind = (token.value or "").split(",")[1:]
-        # The first option is a plain "on", which many other parameters take too.
-        return any(option in behind for option in options if option != self.wanted[0])
+        return bool(self.distinctive & set(options) & set((token.value or "").split(",")[1:]))
 
     def edits(self, line: KernelCommandLine, *, complete: bool) -> list[EditGroup]:
         """Give the edits that put right what stands on a line."""
@@ -261,7 +262,12 @@ def readings(defaults: GrubDefaults, parameter: KernelParameter) -> list[Reading
         FormatError: GRUB could not read what the defaults put into grub.cfg.
     """
     made = [defaults.normal, *([defaults.recovery] if defaults.makes_recovery else ())]
-    return [read_as_grub_passes(text, parameter) for text in made]
+    try:
+        return [read_as_grub_passes(text, parameter) for text in made]
+    except FormatError as error:
+        path, line = defaults.deciding(LINUX)
+        reason = f"{path}: update-grub will stop, since GRUB cannot read {LINUX}: {error.reason}"
+        raise FormatError(reason, line) from error
 
 
 def read_as_grub_passes(text: str, parameter: KernelParameter) -> Reading:
@@ -295,27 +301,28 @@ def torn_edits(
     With an ``owner``, only where options of that parameter were torn off; with ``before``, only in front of that text.
     """
     groups = []
-    for index, token in enumerate(line.parameters):
+    parameters = line.parameters
+    for index, token in enumerate(parameters):
         tail = torn_tail(token)
         unwanted = owner and not owner.strayed(token, owner.wanted)
         if tail and not unwanted and (tail.startswith(before) if before else UNKNOWN not in tail):
-            groups.append(_mended(line, index, tail))
+            groups.append(_mended(line.text, parameters, index))
     return groups
 
 
-def _mended(line: KernelCommandLine, index: int, tail: str) -> EditGroup:
-    token = line.parameters[index]
+def _mended(text: str, parameters: Sequence[Token], index: int) -> EditGroup:
+    token, tail = parameters[index], torn_tail(parameters[index])
     first = index
-    while first and line.parameters[first - 1].text == HUGE_PAGES:
+    while first and parameters[first - 1].text == HUGE_PAGES:
         first -= 1
-    start = line.parameters[first].start
-    glued = first > 0 and line.text[line.parameters[first - 1].end : start] == " "
-    torn = line.parameters[first - 1].name if glued else ""
+    start = parameters[first].start
+    glued = first > 0 and text[parameters[first - 1].end : start] == " "
+    torn = parameters[first - 1].name if glued else ""
     if any(parameter.is_own_tail(tail) and torn != parameter.name for parameter in LISTS):
         # Nobody tore that off: it was written here by hand, and the parameter itself is added elsewhere.
         return [Edit(token.start + len(HUGE_PAGES), token.end, "")]
     # The recipe writes one blank in front of what it puts in.
-    if start and line.text[start - 1] == " ":
+    if start and text[start - 1] == " ":
         start -= 1
     return [
         Edit(start, token.start + len(HUGE_PAGES), ""),
@@ -334,7 +341,9 @@ IOMMU = ListParameter(
 )
 """``on`` turns the IOMMU on, ``sm_on`` scalable mode; ``off`` behind ``on`` turns it off again."""
 
-THP = ValueParameter("transparent_hugepage", ("always",), ("always", "madvise", "never"))
+THP = ValueParameter(
+    "transparent_hugepage", ("always",), ("always", "madvise", "never"), put_in_by_recipe=True
+)
 """``always`` with anything behind it is ignored: the kernel compares the whole value."""
 
 LISTS = (IOMMU,)

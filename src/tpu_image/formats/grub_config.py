@@ -19,6 +19,9 @@ from tpu_image.formats.grub_script import GrubWord, kernel_text, scan
 SIZE_LIMIT = 1024 * 1024
 """Characters of a grub.cfg at most; a hundred kernels make 200 KiB."""
 
+LINES_LIMIT = 1000
+"""Lines that load a kernel at most."""
+
 DEPTH_LIMIT = 32
 """Blocks inside each other at most."""
 
@@ -113,6 +116,10 @@ class GrubConfig(NamedTuple):
     text: str
     entries: tuple[MenuEntry, ...]
     commands: tuple[Command, ...]
+    linux_lines: tuple[LinuxLine, ...]
+    """The lines that load a Linux kernel."""
+    settings: tuple[Setting, ...]
+    """Every assignment of a variable, in order."""
 
     @classmethod
     def parse(cls, text: str) -> GrubConfig:
@@ -124,16 +131,6 @@ class GrubConfig(NamedTuple):
         if len(text) > SIZE_LIMIT:
             raise FormatError(f"longer than {SIZE_LIMIT} characters")
         return _parse(text)
-
-    @property
-    def linux_lines(self) -> tuple[LinuxLine, ...]:
-        """The lines that load a Linux kernel."""
-        return tuple(LinuxLine(command) for command in self.commands if _loads_linux(command))
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        """Every assignment of a variable, in order."""
-        return tuple(setting for command in self.commands for setting in _settings(command))
 
     def edited(self, edits: Iterable[Edit]) -> GrubConfig:
         """Give the configuration after edits to its text."""
@@ -235,7 +232,11 @@ def _parse(text: str) -> GrubConfig:
     finish()
     if blocks:
         raise FormatError("a { is not closed", line)
-    return GrubConfig(text, tuple(entries), tuple(commands))
+    linux_lines = tuple(LinuxLine(command) for command in commands if _loads_linux(command))
+    if len(linux_lines) > LINES_LIMIT:
+        raise FormatError(f"more than {LINES_LIMIT} lines that load a kernel")
+    settings = tuple(setting for command in commands for setting in _settings(command))
+    return GrubConfig(text, tuple(entries), tuple(commands), linux_lines, settings)
 
 
 def _open_block(

@@ -22,8 +22,9 @@ from tpu_image.catalogue.boot_loader import DEFAULTS, DROP_INS
 from tpu_image.catalogue.grub_defaults_edit import DROP_IN
 from tpu_image.catalogue.kernel_cmdline import REQUIREMENTS
 from tpu_image.catalogue.requirement import Profile, Status, Verdict
+from tpu_image.formats import FormatError
 from tpu_image.formats.grub_environment import SIGNATURE
-from tpu_image.trees.memory import MemoryTree
+from tpu_image.trees.memory import File, MemoryTree
 
 V6E = Profile(generations=(hardware.generation("v6e"),))
 
@@ -123,6 +124,14 @@ def test_a_conflict_is_shown_where_it_stands() -> None:
     found = shown(BY_ID["kernel.idle"].inspect(tree_of(files), Profile()))
     assert "idle=halt decides" in found
     assert f"{DROP_INS}/50-cloud.cfg:2" in found
+
+
+def test_what_grub_could_not_read_is_an_error_that_names_the_file() -> None:
+    tree = tree_of(debian("a='b"))
+    with pytest.raises(FormatError, match=f"line 3: {DEFAULTS}: update-grub will stop"):
+        BY_ID["kernel.idle"].inspect(MemoryTree({DEFAULTS: File(tree.read_bytes(DEFAULTS))}), Profile())
+    with pytest.raises(FormatError, match=f"{GRUB_CFG}: a ' is not closed"):
+        BY_ID["kernel.idle"].inspect(tree, Profile())
 
 
 def test_a_known_end_decides_behind_an_unknown_beginning() -> None:

@@ -121,6 +121,7 @@ REPAIRS = {
     ),
     "for init": (f"quiet -- {ALL}", f"quiet {ALL} -- {ALL}", ""),
     "behind the end of a command": ("a=b;c quiet", f"{ALL} a=b;c quiet", ""),
+    "in front of a blank line": ("a\n", f"a {ALL}\n", ""),
     "behind the end of a line": ("a\n  b", f"a {ALL}\n  b", ""),
 }
 
@@ -328,6 +329,15 @@ def test_a_drop_in_sorts_behind_the_last_file_that_sets_the_variable() -> None:
     assert DROP_IN not in written(overlay)
     assert statuses(overlay) == GOOD
     assert not applied(overlay).written
+
+
+def test_a_later_file_that_sets_another_variable_does_not_matter() -> None:
+    late = {
+        f"{DROP_INS}/kdump.cfg": 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT crashkernel=1G"\n'
+    }
+    overlay = applied(tree_of(debian(**late)))
+    assert set(written(overlay)) == {DROP_IN, GRUB_CFG}
+    assert statuses(overlay) == GOOD
 
 
 def test_an_old_drop_in_that_a_later_file_overrides_is_followed_by_a_new_one() -> None:

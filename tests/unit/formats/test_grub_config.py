@@ -158,6 +158,7 @@ BROKEN = {
     "a block that is not closed": ("\nmenuentry x {\n", 2),
     "a closer of nothing": ("a\n}\n", 1),
     "blocks without end": ("menuentry x {\n" * 50, 33),
+    "kernels without end": ("linux /x\n" * 1001, 0),
 }
 
 

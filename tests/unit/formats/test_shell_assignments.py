@@ -44,6 +44,14 @@ READ = {
     "another command is no assignment": ("echo A=1\ntrue", {}),
     "a substitution is unknown, what follows is not": ('A="$(cat x) idle=poll"', {"A": "? idle=poll"}),
     "backticks": ("A=`lsb_release -i || echo Debian`", {"A": "?"}),
+    "a Red Hat default": (
+        """A="$(sed 's, release .*$,,g' /etc/system-release)"\nB=1""",
+        {"A": "?", "B": "1"},
+    ),
+    "an Ubuntu default": (
+        "A=`( . /etc/os-release; echo ${NAME:-Ubuntu} ) 2>/dev/null || echo Ubuntu`\nB=1",
+        {"A": "?", "B": "1"},
+    ),
     "nested substitutions": ('A="$(a "$(b ")")" \')\')x"', {"A": "?x"}),
     "arithmetic may assign": ("A=1 B=2\nC=$((A=5))", {"A": "?", "B": "2", "C": "?"}),
     "a default may assign": (": ${A:=1}\nB=2", {"A": "?", "B": "2"}),
