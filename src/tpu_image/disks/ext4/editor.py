@@ -10,7 +10,7 @@ import posixpath
 import stat
 from collections.abc import Sequence
 
-from tpu_image.disks.edited import EditedDisk, EditedSection
+from tpu_image.disks.edited import PAGE, EditedDisk, EditedSection
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.edit_directory import (
     DirectoryBlock,
@@ -365,11 +365,22 @@ class Ext4Editor:
     def _free_content(self, record: InodeRecord) -> None:
         runs, index = self._walk(record)
         for run in [*runs, *(Run(0, block, 1) for block in index)]:
-            self._groups.give_back_blocks(run.physical, run.blocks)
-            for block in range(run.physical, run.physical + run.blocks):
-                self._blocks.pop(block, None)
+            self._give_back(run)
         record.set_mapping(b"", extents=False)
         record.set_blocks(bool(record.inode.attribute_block))
+
+    def _give_back(self, run: Run) -> None:
+        """Make blocks free, with nothing left to be read where they share a page with others.
+
+        Whole pages of free blocks are left out of what is written; a secret in the others would be carried along.
+        """
+        self._groups.give_back_blocks(run.physical, run.blocks)
+        blocks = range(run.physical, run.physical + run.blocks)
+        edge = -(-PAGE // self._superblock.block_size)
+        for block in blocks:
+            self._blocks.pop(block, None)
+        for block in {*blocks[:edge], *blocks[-edge:]}:
+            self._blocks[block] = bytes(self._superblock.block_size)
 
     def _walk(self, record: InodeRecord) -> tuple[list[Run], list[int]]:
         """The blocks of the content as runs, and the blocks that index them.
