@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from tpu_image.catalogue import readings
 from tpu_image.catalogue.image_state import wipe
 from tpu_image.catalogue.requirement import Profile, Verdict
 from tpu_image.disks import seal
-from tpu_image.disks.archive import ArchiveResult, write_archive, write_raw
+from tpu_image.disks.archive import ArchiveResult, Report, write_archive, write_raw
 from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.errors import DiskError
 from tpu_image.disks.image import open_image
@@ -24,13 +26,18 @@ from tpu_image.disks.image_tree import open_tree
 from tpu_image.disks.objections import open_system
 from tpu_image.disks.source import BlockSource
 from tpu_image.disks.tree_writer import free_ranges, write_nodes
+from tpu_image.output import make_durable, whole_file, write_file
 from tpu_image.plan import Change, Plan
+from tpu_image.trees.base import Tree
 
 FORMATS = ("gce", "raw")
 """``gce``: what Compute Engine imports, a .tar.gz with ``disk.raw``; ``raw``: a sparse file."""
 
-Report = Callable[[int, int], None]
-"""Is told how many bytes of the disk are done, and how many are written."""
+LATEST = 1 << 33
+"""Seconds since 1970 that a build may carry: what fits into a tar header, some 270 years."""
+
+PACKAGES_LIMIT = 16 * 1024 * 1024
+"""Bytes of the list of installed packages; some 5,000 of them take 6 MB."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Built:
-    """What came of it. ``archive`` is None where the image does not hold and so was not written."""
+    """What came of it. Where the image does not hold and so was not written, ``archive`` is None."""
 
     changes: tuple[Change, ...]
     verdicts: tuple[Verdict, ...]
@@ -60,48 +67,102 @@ class Built:
     base_sha256: str
 
 
+Describe = Callable[[Request, Built], str]
+"""Writes down what a build did: the text of the file beside the image."""
+
+
 def default_time() -> int:
-    """SOURCE_DATE_EPOCH where it is set (reproducible-builds.org), else now."""
+    """SOURCE_DATE_EPOCH where it is set (reproducible-builds.org), else now.
+
+    Raises:
+        ValueError: it is set, and no number of seconds since 1970 that a build can carry.
+    """
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return int(given) if given.isdigit() else int(time.time())
+    if not given:
+        return int(time.time())
+    if not (given.isascii() and given.isdigit() and len(given) < 12 and int(given) < LATEST):
+        raise ValueError(f"SOURCE_DATE_EPOCH is {given!r}: give seconds since 1970, or unset it")
+    return int(given)
 
 
-def build(request: Request, report: Report | None = None) -> Built:
+def manifest_path(output: Path) -> Path:
+    """Where what a build did is written down: beside its image."""
+    return output.with_name(output.name + ".json")
+
+
+def build(request: Request, report: Report | None = None, describe: Describe | None = None) -> Built:
     """Make a TPU image of a base.
 
     The output appears under its name whole and checked, or not at all; the base is only read. Killed at any
     moment, nothing is left behind where the file system has unnamed files (O_TMPFILE), else one hidden file.
 
+    Args:
+        request: what to build.
+        report: is told how far the writing is.
+        describe: gives the text of :func:`manifest_path`, which gets its name just before the image does.
+
     Raises:
-        DiskError: the base cannot be read, or has a form that is not edited; the message names it.
+        DiskError: the base cannot be read, or has a form that is not edited, or the output is unfit; named.
         TreeError, FormatError: a file in the base cannot be read or does not parse.
         OSError: the output cannot be written.
     """
-    _refuse_output(request)
-    with ThreadPoolExecutor(1) as beside, open_image(request.base) as base:
-        base_sha256 = beside.submit(sha256_of, request.base)
-        disk = EditedDisk(base, seal.whole_gib(base.size))
-        seal.move_backup_gpt(disk)
-        changes = _edit(disk, request)
-        verdicts = _check(disk, request.profile)
-        holds = readings.holds(verdicts)
-        disk.discard(free_ranges(disk, open_tree(disk)))
-        archive = _write(disk, request, report) if holds or request.force else None
-        packages = packages_of(disk)
-        return Built(changes, verdicts, holds, archive, disk.size, packages, base_sha256.result())
+    with open_image(request.base) as base:
+        _refuse_output(request, base)
+        before = _state(request.base)
+        with hashed(request.base) as base_sha256:
+            disk = EditedDisk(base, seal.whole_gib(base.size))
+            seal.move_backup_gpt(disk)
+            changes = _edit(disk, request)
+            disk.discard(free_ranges(disk, open_tree(disk)))
+            # As a check of the finished image would: opened anew, nothing remembered.
+            tree = open_system(disk)
+            verdicts = tuple(readings.check(tree, request.profile))
+            packages = packages_of(tree)
+            holds = readings.holds(verdicts)
+            if not holds and not request.force:
+                return Built(changes, verdicts, holds, None, disk.size, packages, "")
+            with whole_file(request.output) as file:
+                archive = _write(disk, file, request, report)
+                built = Built(changes, verdicts, holds, archive, disk.size, packages, base_sha256())
+                make_durable(file)
+                if _state(request.base) != before:
+                    raise DiskError(
+                        "was changed while it was read",
+                        str(request.base),
+                        "stop what uses it, then build again",
+                    )
+                if describe is not None:
+                    write_file(manifest_path(request.output), describe(request, built).encode())
+            return built
 
 
-def _refuse_output(request: Request) -> None:
-    if request.form == "gce" and not request.output.name.endswith(".tar.gz"):
+def _state(path: Path) -> tuple[int, ...]:
+    """What of a file's status moves when it is written to or replaced."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _refuse_output(request: Request, base: BlockSource) -> None:
+    output = request.output
+    if request.form == "gce" and not output.name.endswith(".tar.gz"):
         raise DiskError(
             "Compute Engine imports names that end in .tar.gz alone",
-            str(request.output),
-            f"name it {request.output.name.split('.')[0]}.tar.gz, or choose --format raw",
+            str(output),
+            f"name it {output.name.split('.')[0]}.tar.gz, or choose --format raw",
         )
-    if request.output.exists() and request.output.samefile(request.base):
-        raise DiskError(
-            "is the base itself, which is never changed", str(request.output), "name another file"
-        )
+    for path in (output, manifest_path(output)):
+        if not path.exists():
+            continue
+        status = path.stat()
+        if (status.st_dev, status.st_ino) in base.files:
+            raise DiskError("is the base itself, which is never changed", str(path), "name another file")
+        if not stat.S_ISREG(status.st_mode):
+            raise DiskError("is no regular file, so it cannot be replaced", str(path), "name another file")
+    folder = output.resolve().parent
+    if not folder.is_dir():
+        raise DiskError("is no folder to write to", str(folder), "make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DiskError("may not be written to", str(folder), "name a file in a folder of yours")
 
 
 def _edit(disk: EditedDisk, request: Request) -> tuple[Change, ...]:
@@ -114,22 +175,16 @@ def _edit(disk: EditedDisk, request: Request) -> tuple[Change, ...]:
     return plan.changes
 
 
-def _check(disk: EditedDisk, profile: Profile) -> tuple[Verdict, ...]:
-    """Judge the edited disk as a check of the finished image would: opened anew, nothing remembered."""
-    return tuple(readings.check(open_system(disk), profile))
+def _write(disk: EditedDisk, file: BinaryIO, request: Request, report: Report | None) -> ArchiveResult:
+    threads = request.threads or None
+    if request.form == "raw":
+        return write_raw(disk, file, threads=threads, report=report)
+    return write_archive(disk, file, modified=request.time, threads=threads, report=report)
 
 
-def _write(disk: EditedDisk, request: Request, report: Report | None) -> ArchiveResult:
-    with whole_file(request.output) as file:
-        if request.form == "raw":
-            return write_raw(disk, file, report=report)
-        threads = request.threads or os.cpu_count() or 1
-        return write_archive(disk, file, modified=request.time, threads=threads, report=report)
-
-
-def packages_of(disk: BlockSource) -> tuple[tuple[str, str], ...]:
+def packages_of(tree: Tree) -> tuple[tuple[str, str], ...]:
     """Names and versions of the Debian packages that are installed, sorted; empty for another package manager."""
-    text = open_tree(disk).read_text_if_present("/var/lib/dpkg/status", limit=64 * 1024 * 1024) or ""
+    text = tree.read_text_if_present("/var/lib/dpkg/status", limit=PACKAGES_LIMIT) or ""
     found = []
     for paragraph in text.split("\n\n"):
         fields = dict(
@@ -140,54 +195,24 @@ def packages_of(disk: BlockSource) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found))
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+@contextlib.contextmanager
+def hashed(path: Path) -> Iterator[Callable[[], str]]:
+    """Take the SHA-256 of a file beside other work; the function given waits for it, in hexadecimal.
+
+    Where the block ends before that, the hashing ends too.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
+        digest = pool.submit(_sha256_of, path, stop)
+        try:
+            yield digest.result
+        finally:
+            stop.set()
+
+
+def _sha256_of(path: Path, stop: threading.Event) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
+    with path.open("rb", buffering=0) as file:
+        while not stop.is_set() and (chunk := file.read(1 << 20)):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a file that gets its name once the block ends well, durable and in one step."""
-    folder = path.resolve().parent
-    temporary = folder / f".{path.name}.tpu-image-new"
-    descriptor, named = _unnamed_file(folder, temporary)
-    try:
-        with os.fdopen(descriptor, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if not named:
-                temporary.unlink(missing_ok=True)
-                _name(file.fileno(), temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _name(descriptor: int, path: Path) -> None:
-    """Give an unnamed file a name. With a directory's descriptor Python calls linkat(2), which alone follows links."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.link(f"/proc/self/fd/{descriptor}", path.name, src_dir_fd=folder, dst_dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def _unnamed_file(folder: Path, temporary: Path) -> tuple[int, bool]:
-    """Open a file without a name, which the kernel frees if we are killed; a hidden one where it cannot."""
-    flags = os.O_RDWR | os.O_CLOEXEC
-    try:
-        return os.open(folder, flags | os.O_TMPFILE, 0o644), False
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        return os.open(temporary, flags | os.O_CREAT | os.O_EXCL, 0o644), True

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tpu_image import __version__
-from tpu_image.build import Built, Request
+from tpu_image.build import FORMATS, Built, Request
 from tpu_image.report.json import dump, profile_document, verdict_document
 from tpu_image.report.printable import printable
+from tpu_image.report.schema import COUNT, TEXT, closed_object, profile_schema, verdict_schema
 
 SCHEMA = "tpu-image/build/1"
 """Name of the shape: the number grows when a reader of the old shape could be misled."""
@@ -36,3 +37,32 @@ def manifest(request: Request, built: Built) -> str:
         ],
     }
     return dump(content)
+
+
+def build_schema() -> dict[str, Any]:
+    """Give the schema of what ``tpu-image build`` writes beside an image."""
+    digest = TEXT | {"pattern": "^[0-9a-f]{64}$"}
+    named = {"name": TEXT, "sha256": digest}
+    output = {**named, "format": {"enum": list(FORMATS)}, "size": COUNT, "disk_size": COUNT}
+    properties = {
+        "schema": {"const": SCHEMA},
+        "tool": closed_object({"name": {"const": "tpu-image"}, "version": TEXT}),
+        "profile": profile_schema(),
+        "base": closed_object(named),
+        "output": closed_object(output),
+        "ok": {"type": "boolean", "description": "False where --force wrote an image that does not hold."},
+        "changes": {"type": "array", "items": TEXT, "description": "What was changed, a line each."},
+        "verdicts": {"type": "array", "items": verdict_schema()},
+        "packages": {
+            "type": "array",
+            "items": closed_object({"name": TEXT, "version": TEXT}),
+            "description": "Installed Debian packages.",
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SCHEMA.replace('/', ':')}",
+        "title": "Manifest of tpu-image build",
+        "description": "Sizes are in bytes; output.size is that of the file, output.disk_size that of the disk in it.",
+        **closed_object(properties),
+    }

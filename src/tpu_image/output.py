@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 class OutputError(Exception):
@@ -51,17 +54,107 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         path.write_bytes(data)  # a terminal, a pipe, /dev/null: nothing to replace
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with whole_file(path, mode) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Give a file that gets its name once the block ends well: durable, and in one step.
+
+    Killed at any moment, nothing is left behind where the file system has unnamed files (O_TMPFILE); elsewhere one
+    hidden file, which the next run takes over.
+
+    Args:
+        path: a regular file, which is replaced, or nothing yet. A link stays, and its file is replaced.
+        mode: that of the file, less the umask.
+
+    Raises:
+        OSError: it cannot be written; what was there is still there.
+    """
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor, named = _new_file(path, temporary, mode)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            make_durable(file)
+            if named or not _name(descriptor, path):
+                if not named:
+                    temporary.unlink(missing_ok=True)
+                    named = _name(descriptor, temporary)
+                temporary.replace(path)
+    except BaseException as error:
+        if named:
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
+    with contextlib.suppress(OSError):  # some file systems cannot; the name is given
+        _sync_directory(path.parent)
+
+
+def make_durable(file: BinaryIO) -> None:
+    """Have what was written on the disk, so that no lack of room shows later."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _new_file(path: Path, temporary: Path, mode: int) -> tuple[int, bool]:
+    """Open an empty file, and say whether it has the temporary name: only where it cannot be without one."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    if Path("/proc/self/fd").is_dir():  # what gives it a name later
+        try:
+            return os.open(path.parent, flags | os.O_TMPFILE, mode), False
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+    while True:
+        descriptor = os.open(temporary, flags | os.O_CREAT | os.O_NOFOLLOW, mode)
+        if _take_over(descriptor, path, temporary):
+            return descriptor, True
+        os.close(descriptor)
+
+
+def _take_over(descriptor: int, path: Path, temporary: Path) -> bool:
+    """Lock and empty a temporary file; False where the one who had it has just given it its name."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise OSError(errno.EBUSY, "another process is writing it", str(path)) from None
+    try:
+        same = os.path.samestat(temporary.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+    if same:
+        os.ftruncate(descriptor, 0)
+    return same
+
+
+def _name(descriptor: int, path: Path) -> bool:
+    """Give an unnamed file a name, unless there is such a file.
+
+    With a directory's descriptor Python calls linkat(2), which alone follows the link in /proc.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.link(f"/proc/self/fd/{descriptor}", path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileExistsError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _sync_directory(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_standard_output(data: bytes) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,9 +13,11 @@ import click
 from tpu_image.build import FORMATS, Built, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.cli import NOT_OK, OK, options
+from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
+from tpu_image.disks.archive import Report
 from tpu_image.manifest import manifest
-from tpu_image.output import emit, write_file
+from tpu_image.output import emit
 from tpu_image.report.printable import printable
 
 SHOWN = (Status.FAIL, Status.UNKNOWN)
@@ -60,9 +63,13 @@ def command(
     BASE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read. Neither root nor a mount is
     needed, and nothing inside the image is executed.
     """
-    request = Request(base, output, profile, form, keep_identity, force, default_time())
+    try:
+        request = Request(base, output, profile, form, keep_identity, force, default_time())
+    except ValueError as error:
+        raise UnusableError(str(error)) from None
     began = time.monotonic()
-    built = build(request, None if quiet else progress())
+    with progress(quiet=quiet) as report:
+        built = build(request, report, manifest)
     if not quiet:
         emit("".join(f"{change}\n" for change in built.changes))
     for verdict in built.verdicts:
@@ -71,28 +78,35 @@ def command(
     if built.archive is None:
         tell(f"{output} was not written, since the image does not hold (--force writes it all the same)")
         return NOT_OK
-    write_file(output.with_name(output.name + ".json"), manifest(request, built).encode())
     if not quiet:
         emit(summary(request, built, time.monotonic() - began))
     return OK if built.holds else NOT_OK
 
 
-def progress() -> Callable[[int, int], None]:
+@contextlib.contextmanager
+def progress(*, quiet: bool) -> Iterator[Report | None]:
     """Give a function that shows how far the writing is: one line that changes on a terminal, some in a pipe."""
+    if quiet or sys.stderr is None:
+        yield None
+        return
     began = last = time.monotonic()
     terminal = sys.stderr.isatty()
 
-    def show(done: int, written: int) -> None:
+    def show(done: int, total: int, written: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last < (0.2 if terminal else 5):
             return
         last = now
         rate = done / (now - began) / 1e6
-        line = f"wrote {written >> 20} MiB of {done >> 20} MiB of disk, {rate:.0f} MB/s"
+        line = f"{done >> 20} of {total >> 20} MiB of the disk, {written >> 20} MiB written, {rate:.0f} MB/s"
         click.echo(f"\r{line}\033[K" if terminal else line, err=True, nl=not terminal)
 
-    return show
+    try:
+        yield show
+    finally:
+        if terminal:
+            click.echo("\r\033[K", err=True, nl=False)
 
 
 def summary(request: Request, built: Built, seconds: float) -> str:

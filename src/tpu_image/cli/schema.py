@@ -14,11 +14,12 @@ from tpu_image.report.json import dump
 @click.command(
     "schema",
     epilog=options.examples(
+        "tpu-image schema build                      of the manifest that build writes",
         "tpu-image schema check                      of check --format json",
         "tpu-image schema spec -o spec.schema.json   of the specification file, for an editor",
     ),
 )
-@click.argument("document", type=click.Choice(["check", "spec"]))
+@click.argument("document", type=click.Choice(["build", "check", "spec"]))
 @options.output_option
 @options.debug_option
 def command(document: str, output: Path | None) -> None:
@@ -27,6 +28,10 @@ def command(document: str, output: Path | None) -> None:
         from tpu_image.report.schema import check_schema
 
         schema = check_schema()
+    elif document == "build":
+        from tpu_image.manifest import build_schema
+
+        schema = build_schema()
     else:
         from tpu_image.spec import json_schema
 

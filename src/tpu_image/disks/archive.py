@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -11,11 +12,20 @@ from typing import BinaryIO
 
 from tpu_image.disks import gzip_member, sparse_tar
 from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.in_order import in_order
 from tpu_image.disks.source import Extent, ExtentKind
 
 PIECE = 4 * 1024 * 1024
 """Bytes of the disk that one thread reads, decodes and deflates at a time."""
 
+THREADS_LIMIT = 8
+"""Threads unless told otherwise: each holds some 20 MiB, and the one that writes cannot follow more."""
+
+EXTENTS_LIMIT = 100_000
+"""Parts of a disk that are told apart."""
+
+Report = Callable[[int, int, int], None]
+"""Is told how many bytes of the disk are done, of how many, and how many are written."""
 
 GAP = 64 * 1024
 """Bytes between stored parts below which they are written as one: a cluster of qcow2."""
@@ -23,7 +33,7 @@ GAP = 64 * 1024
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """What was written: lengths in bytes, SHA-256 in hexadecimal (empty where it was not taken)."""
+    """What was written: lengths in bytes (``stored``: of the disk, before deflating), SHA-256 in hexadecimal."""
 
     size: int
     sha256: str
@@ -48,17 +58,33 @@ class _HashingSink:
 def stored_extents(disk: EditedDisk) -> list[Extent]:
     """The parts of the disk that an archive must hold, in order: all that is not known to be zero.
 
-    Gaps shorter than :data:`GAP` are held as zeros, so that no cluster of the base is decoded twice.
+    Gaps shorter than :data:`GAP` are held as zeros, so that no cluster of the base is decoded twice; where there are
+    very many parts, longer ones too.
     """
+    gap = GAP
     stored: list[Extent] = []
     for extent in disk.extents():
         if extent.kind is ExtentKind.ZERO:
             continue
-        if stored and extent.offset - stored[-1].end < GAP:
-            stored[-1] = Extent(stored[-1].offset, extent.end - stored[-1].offset, ExtentKind.DATA)
-        else:
-            stored.append(Extent(extent.offset, extent.length, ExtentKind.DATA))
+        _append(stored, extent, gap)
+        while len(stored) > EXTENTS_LIMIT:
+            gap *= 2
+            stored = _with_gaps_closed(stored, gap)
     return stored
+
+
+def _append(stored: list[Extent], extent: Extent, gap: int) -> None:
+    if stored and extent.offset - stored[-1].end < gap:
+        stored[-1] = Extent(stored[-1].offset, extent.end - stored[-1].offset, ExtentKind.DATA)
+    else:
+        stored.append(Extent(extent.offset, extent.length, ExtentKind.DATA))
+
+
+def _with_gaps_closed(stored: Sequence[Extent], gap: int) -> list[Extent]:
+    closed: list[Extent] = []
+    for extent in stored:
+        _append(closed, extent, gap)
+    return closed
 
 
 def write_archive(
@@ -67,7 +93,7 @@ def write_archive(
     *,
     modified: int,
     threads: int | None = None,
-    report: Callable[[int, int], None] | None = None,
+    report: Report | None = None,
 ) -> ArchiveResult:
     """Write a disk as Compute Engine imports it.
 
@@ -76,34 +102,59 @@ def write_archive(
         file: an empty file, at its start.
         modified: the member's time, seconds since 1970.
         threads: how many decode and deflate; as many as there are cores by default.
-        report: called with the bytes of input done and of output written.
+        report: is told how far it is.
     """
     stored = stored_extents(disk)
+    total = sum(extent.length for extent in stored)
     sink = _HashingSink(file)
     size = gzip_member.write_member(
         _parts(disk, stored, modified),
         sink,
-        threads=threads or os.cpu_count() or 1,
-        report=report,
+        threads=_threads(threads),
+        report=None if report is None else lambda done, written: report(min(done, total), total, written),
     )
-    return ArchiveResult(size, sink.hexdigest(), sum(extent.length for extent in stored))
+    return ArchiveResult(size, sink.hexdigest(), total)
 
 
 def write_raw(
-    disk: EditedDisk, file: BinaryIO, *, report: Callable[[int, int], None] | None = None
+    disk: EditedDisk, file: BinaryIO, *, threads: int | None = None, report: Report | None = None
 ) -> ArchiveResult:
-    """Write a disk as it is into an empty file, leaving holes where nothing is stored; its SHA-256 is not taken."""
+    """Write a disk as it is into an empty file, leaving holes where nothing is stored."""
     stored = stored_extents(disk)
-    done = 0
-    for group in sparse_tar.pieces(stored, PIECE):
-        for extent in group:
-            file.seek(extent.offset)
-            file.write(disk.read_at(extent.offset, extent.length))
-            done += extent.length
-        if report is not None:
-            report(done, done)
+    total = sum(extent.length for extent in stored)
+    digest = hashlib.sha256()
+    done = position = 0
+    pieces = in_order(
+        lambda group: [(extent.offset, disk.read_at(extent.offset, extent.length)) for extent in group],
+        sparse_tar.pieces(stored, PIECE),
+        threads=_threads(threads),
+    )
+    with contextlib.closing(pieces):
+        for piece in pieces:
+            for offset, data in piece:
+                _hash_zeros(digest, offset - position)
+                digest.update(data)
+                file.seek(offset)
+                file.write(data)
+                position = offset + len(data)
+                done += len(data)
+            if report is not None:
+                report(done, total, done)
+    _hash_zeros(digest, disk.size - position)
     file.truncate(disk.size)
-    return ArchiveResult(disk.size, "", done)
+    return ArchiveResult(disk.size, digest.hexdigest(), total)
+
+
+def _hash_zeros(digest: hashlib._Hash, count: int) -> None:
+    zeros = bytes(min(count, PIECE))
+    while count:
+        part = min(count, PIECE)
+        digest.update(memoryview(zeros)[:part])
+        count -= part
+
+
+def _threads(wanted: int | None) -> int:
+    return wanted or min(os.cpu_count() or 1, THREADS_LIMIT)
 
 
 def _parts(disk: EditedDisk, stored: Sequence[Extent], modified: int) -> Iterator[Callable[[], bytes]]:

@@ -6,6 +6,7 @@ and the writer streams the base with them in place.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
@@ -15,8 +16,11 @@ from tpu_image.disks.source import BlockSource, Extent, ExtentKind, Section
 PAGE = 4096
 """Bytes in which changes are kept: the largest ext4 block, and a multiple of every sector size."""
 
-CHANGE_LIMIT = 512 * 1024 * 1024
+CHANGE_LIMIT = 128 * 1024 * 1024
 """Bytes of changes that are held at most; an edit beyond that wants a copy of the disk instead."""
+
+HOLES_LIMIT = 4_000_000
+"""Pieces of free space that are kept, 16 bytes each."""
 
 
 class EditedDisk(BlockSource):
@@ -28,7 +32,7 @@ class EditedDisk(BlockSource):
         self.unit = max(base.unit, PAGE)
         self._pages: dict[int, bytearray] = {}
         self._order: list[int] | None = []
-        self._holes: list[tuple[int, int]] = []
+        self._hole_starts, self._hole_ends = array("Q"), array("Q")
 
     @property
     def changed_bytes(self) -> int:
@@ -69,20 +73,27 @@ class EditedDisk(BlockSource):
         """Make parts read as zero: what a file system holds in free blocks is of no use to anybody.
 
         Args:
-            ranges: offset and length in bytes of parts that were not written to; they are shrunk to whole pages.
+            ranges: offset and length in bytes of parts that were not written to, in order and apart; they are
+                shrunk to whole pages. They take the place of those of an earlier call.
+
+        Raises:
+            ValueError: they are out of order.
+            UnsupportedError: there are more than :data:`HOLES_LIMIT`.
         """
-        holes = sorted(
-            (-(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE) for offset, length in ranges
-        )
-        merged: list[tuple[int, int]] = []
-        for start, end in sorted([*self._holes, *holes]):
+        starts, ends = array("Q"), array("Q")
+        for offset, length in ranges:
+            start, end = -(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE
             if start >= end:
                 continue
-            if merged and start <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-            else:
-                merged.append((start, end))
-        self._holes = merged
+            if ends and start < ends[-1]:
+                raise ValueError(f"the part at byte {start} is out of order")
+            if len(starts) == HOLES_LIMIT:
+                raise UnsupportedError(
+                    f"its free space is in more than {HOLES_LIMIT} pieces", self.name, "defragment it"
+                )
+            starts.append(start)
+            ends.append(end)
+        self._hole_starts, self._hole_ends = starts, ends
 
     def _read(self, offset: int, length: int) -> bytes:
         end = offset + length
@@ -92,8 +103,8 @@ class EditedDisk(BlockSource):
         if not holes and not pages and stored == length:
             return data
         merged = bytearray(data.ljust(length, b"\0"))
-        for start, stop in holes:
-            low, high = max(offset, start), min(end, stop)
+        for hole in holes:
+            low, high = max(offset, self._hole_starts[hole]), min(end, self._hole_ends[hole])
             merged[low - offset : high - offset] = bytes(high - low)
         for page in pages:
             start = page * PAGE
@@ -108,12 +119,9 @@ class EditedDisk(BlockSource):
         order = self._order
         return order[bisect_left(order, start // PAGE) : bisect_left(order, -(-end // PAGE))]
 
-    def _holes_in(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Holes that the part touches, in order."""
-        first = bisect_right(self._holes, (start, self.size))
-        if first and self._holes[first - 1][1] > start:
-            first -= 1
-        return self._holes[first : bisect_left(self._holes, (end, 0))]
+    def _holes_in(self, start: int, end: int) -> range:
+        """Numbers of the holes that the part touches, in order."""
+        return range(bisect_right(self._hole_ends, start), bisect_left(self._hole_starts, end))
 
     def _extents(self, start: int, end: int) -> Iterator[Extent]:
         position = start
@@ -126,8 +134,8 @@ class EditedDisk(BlockSource):
 
     def _unchanged_extents(self, start: int, end: int) -> Iterator[Extent]:
         position = start
-        for first, stop in self._holes_in(start, end) if start < end else ():
-            low, high = max(start, first), min(end, stop)
+        for hole in self._holes_in(start, end) if start < end else ():
+            low, high = max(start, self._hole_starts[hole]), min(end, self._hole_ends[hole])
             yield from self._base_extents(position, low)
             yield Extent(low, high - low, ExtentKind.ZERO)
             position = high

@@ -7,14 +7,15 @@ member's CRC-32 is put together from the chunks' own. Readers see an ordinary gz
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
 from isal import isal_zlib
+
+from tpu_image.disks.in_order import in_order
 
 HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
 """No name, no time, so that equal input gives equal output; fastest compression, unknown system (RFC 1952)."""
@@ -60,36 +61,21 @@ def write_member(
 ) -> int:
     """Write one gzip member of the bytes that ``parts`` give, in their order; return its length in bytes.
 
-    Each part is called in a worker thread, so that reading and decoding share the cores with deflating; at most
-    three parts a thread are held at a time. ``report`` is called after each with the bytes of input done and
-    of output written so far. An exception of a part or of the sink ends the work and is passed on.
+    Each part is called in a worker thread, so that reading and decoding share the cores with deflating; a few
+    a thread are held at a time. ``report`` is called after each with the bytes of input done and of output written
+    so far. An exception of a part or of the sink ends the work and is passed on.
     """
     sink.write(HEADER)
     written, total, crc = len(HEADER), 0, 0
-    with ThreadPoolExecutor(threads, thread_name_prefix="deflate") as pool:
-        try:
-            for chunk in _in_order(pool, parts, ahead=3 * threads):
-                sink.write(chunk.deflated)
-                crc = isal_zlib.crc32_combine(crc, chunk.crc, chunk.length)
-                total += chunk.length
-                written += len(chunk.deflated)
-                if report is not None:
-                    report(total, written)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    chunks = in_order(lambda part: deflate(part()), parts, threads=threads)
+    with contextlib.closing(chunks):
+        for chunk in chunks:
+            sink.write(chunk.deflated)
+            crc = isal_zlib.crc32_combine(crc, chunk.crc, chunk.length)
+            total += chunk.length
+            written += len(chunk.deflated)
+            if report is not None:
+                report(total, written)
     tail = FINAL_BLOCK + struct.pack("<II", crc, total & 0xFFFFFFFF)
     sink.write(tail)
     return written + len(tail)
-
-
-def _in_order(
-    pool: ThreadPoolExecutor, parts: Iterable[Callable[[], bytes]], *, ahead: int
-) -> Iterable[Chunk]:
-    waiting: deque[Future[Chunk]] = deque()
-    for part in parts:
-        waiting.append(pool.submit(lambda work=part: deflate(work())))  # type: ignore[misc]
-        if len(waiting) >= ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()

@@ -86,6 +86,7 @@ def _open(path: str, form: str, chain: _Chain) -> BlockSource:
     except BaseException:
         file.close()
         raise
+    source.files = frozenset(chain.seen)
     if source.size > SIZE_LIMIT:
         source.close()
         raise UnsupportedError(f"is a disk of {source.size} bytes, more than 64 TiB", path, "name another")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from tpu_image.disks.edited import EditedDisk
-from tpu_image.disks.errors import UnsupportedError
+from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.partitions import (
     GPT_ENTRY,
     GPT_HEADER,
@@ -36,39 +36,61 @@ def move_backup_gpt(disk: EditedDisk) -> bool:
     The sound copy serves for both, so a damaged one is repaired on the way.
 
     Raises:
-        DamagedError: there is a GPT and neither copy is sound.
+        DamagedError: there is a GPT and neither copy is sound, or a partition lies where a copy belongs.
     """
     table = read_partition_table(disk)
     if table.scheme != "gpt" or not table.problems:
         return False
     sector = table.sector_size
-    offset = sector * PRIMARY_LBA
-    header = _sound_header(disk, table)
+    header, is_primary = _sound_header(disk, table)
     entries = _entries(disk, header, sector)
-    _write(disk, header, entries, sector)
-    if table.backup is not None and table.backup != disk.size - sector:
-        stale = table.backup - len(entries)
-        if stale > offset:
-            disk.write_at(stale, bytes(table.backup + sector - stale))
+    # The primary's entries may stand apart from their header: boot code of some boards needs the place between.
+    first_entries = GPT_HEADER.unpack_from(header)[10] if is_primary else PRIMARY_LBA + 1
+    _check_places(disk, table, first_entries * sector, len(entries))
+    _write(disk, header, first_entries, entries, sector)
+    _clear_stale_backup(disk, table, len(entries))
     _write_protective_mbr(disk, sector)
     return True
 
 
-def _sound_header(disk: EditedDisk, table: PartitionTable) -> bytes:
-    """The header sector of the copy that read_partition_table chose."""
+def _sound_header(disk: EditedDisk, table: PartitionTable) -> tuple[bytes, bool]:
+    """The header sector of the copy that read_partition_table chose, and whether that is the primary."""
     first_damaged = any(problem.startswith("the primary GPT") for problem in table.problems)
-    offset = table.backup if first_damaged and table.backup is not None else table.sector_size
-    return disk.read_at(offset, table.sector_size)
+    use_backup = first_damaged and table.backup is not None
+    offset = table.backup if use_backup and table.backup is not None else table.sector_size
+    return disk.read_at(offset, table.sector_size), not use_backup
 
 
 def _entries(disk: EditedDisk, header: bytes, sector: int) -> bytes:
+    """The entries that a header leads to, in whole sectors."""
     fields = GPT_HEADER.unpack_from(header)
     entries_lba, count, entry_size = fields[10:13]
     size = -(-count * entry_size // sector) * sector
     return disk.read_at(entries_lba * sector, size)
 
 
-def _write(disk: EditedDisk, header: bytes, entries: bytes, sector: int) -> None:
+def _check_places(disk: EditedDisk, table: PartitionTable, first_entries: int, size: int) -> None:
+    """Refuse to write a copy of the GPT over a partition."""
+    sector = table.sector_size
+    places = (
+        (0, sector * (PRIMARY_LBA + 1)),
+        (first_entries, first_entries + size),
+        (disk.size - sector - size, disk.size),
+    )
+    for start, end in places:
+        partition = _partition_within(table, start, end)
+        if partition is not None:
+            raise DamagedError(
+                f"partition {partition.number} lies where the GPT belongs", disk.name, "move or shrink it"
+            )
+
+
+def _partition_within(table: PartitionTable, start: int, end: int) -> Partition | None:
+    within = (p for p in table.partitions if p.start < end and start < p.start + p.size)
+    return next(within, None)
+
+
+def _write(disk: EditedDisk, header: bytes, first_entries: int, entries: bytes, sector: int) -> None:
     """Write entries and header at both places."""
     from zlib import crc32
 
@@ -78,7 +100,7 @@ def _write(disk: EditedDisk, header: bytes, entries: bytes, sector: int) -> None
     table_sectors = len(entries) // sector
     fields[8] = last - table_sectors - 1
     fields[13] = crc32(entries[: count * entry_size])
-    places = ((PRIMARY_LBA, last, PRIMARY_LBA + 1), (last, PRIMARY_LBA, last - table_sectors))
+    places = ((PRIMARY_LBA, last, first_entries), (last, PRIMARY_LBA, last - table_sectors))
     for own, alternate, entries_lba in places:
         fields[3], fields[5], fields[6], fields[10] = 0, own, alternate, entries_lba
         data = bytearray(GPT_HEADER.pack(*fields).ljust(header_size, b"\0"))
@@ -87,12 +109,27 @@ def _write(disk: EditedDisk, header: bytes, entries: bytes, sector: int) -> None
         disk.write_at(entries_lba * sector, entries)
 
 
+def _clear_stale_backup(disk: EditedDisk, table: PartitionTable, size: int) -> None:
+    """Take away the backup that is no longer at the end, unless something else stands there."""
+    sector = table.sector_size
+    if table.backup is None:
+        return
+    start, end = table.backup - size, table.backup + sector
+    behind_tables = sector * (PRIMARY_LBA + 1) + size
+    if (
+        behind_tables <= start
+        and end <= disk.size - sector - size
+        and not _partition_within(table, start, end)
+    ):
+        disk.write_at(start, bytes(end - start))
+
+
 def _write_protective_mbr(disk: EditedDisk, sector: int) -> None:
     data = bytearray(disk.read_at(0, 512))
     for offset in range(446, 510, MBR_ENTRY.size):
         _, kind, start, _ = MBR_ENTRY.unpack_from(data, offset)
         if kind == PROTECTIVE_TYPE:
-            length = min(disk.size // sector - start, 0xFFFF_FFFF)
+            length = max(0, min(disk.size // sector - start, 0xFFFF_FFFF))
             struct.pack_into("<I", data, offset + 12, length)
     disk.write_at(0, bytes(data))
 
@@ -120,6 +157,7 @@ def grow_partition(disk: EditedDisk, table: PartitionTable, partition: Partition
         )
     sector = table.sector_size
     header = disk.read_at(sector * PRIMARY_LBA, sector)
+    first_entries = GPT_HEADER.unpack_from(header)[10]
     entries = bytearray(_entries(disk, header, sector))
     offset = (partition.number - 1) * GPT_HEADER.unpack_from(header)[12]
     fields = list(GPT_ENTRY.unpack_from(entries, offset))
@@ -127,5 +165,5 @@ def grow_partition(disk: EditedDisk, table: PartitionTable, partition: Partition
     end = (table.last_usable + 1) // 4096 * 4096
     fields[3] = end // sector - 1
     GPT_ENTRY.pack_into(entries, offset, *fields)
-    _write(disk, header, bytes(entries), sector)
+    _write(disk, header, first_entries, bytes(entries), sector)
     return end - partition.start

@@ -46,9 +46,11 @@ class BlockSource(ABC):
         size: bytes.
         container: the container's name: ``raw``, ``qcow2``, ``tar.gz``.
         unit: bytes that are stored and decoded together; reads of whole units cost least.
+        files: device and inode of every file that the disk is stored in; empty where it was not opened as a file.
     """
 
     unit = 4096
+    files: frozenset[tuple[int, int]] = frozenset()
 
     def __init__(self, name: str, size: int, container: str) -> None:
         self.name = name

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 
 from tpu_image.disks.edited import EditedDisk, EditedSection
-from tpu_image.disks.errors import UnsupportedError
+from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.bitmaps import Bitmaps
 from tpu_image.disks.ext4.editor import Ext4Editor
 from tpu_image.disks.ext4.filesystem import Ext4FileSystem
@@ -61,10 +61,19 @@ def _section(disk: EditedDisk, place: Place) -> EditedSection:
 
 
 def free_ranges(disk: EditedDisk, tree: ImageTree) -> Iterator[tuple[int, int]]:
-    """Parts of the disk, offset and length in bytes, that its ext4 file systems hold nothing in."""
-    for place in tree.places:
-        if place.volume.kind not in EXT_KINDS:
-            continue
-        section = _section(disk, place)
+    """Parts of the disk, offset and length in bytes, that its ext4 file systems hold nothing in, in order.
+
+    Raises:
+        DamagedError: partitions lie over one another, so that what is free in one may be in use in the other.
+    """
+    end = 0
+    for partition in sorted(tree.table.partitions, key=lambda partition: partition.start):
+        if partition.start < end:
+            raise DamagedError(
+                f"partition {partition.number} lies over another", disk.name, "correct the table"
+            )
+        end = partition.start + partition.size
+    sections = [_section(disk, place) for place in tree.places if place.volume.kind in EXT_KINDS]
+    for section in sorted(sections, key=lambda section: section.offset):
         for offset, length in Bitmaps(Ext4FileSystem(section)).free_ranges():
             yield section.offset + offset, length

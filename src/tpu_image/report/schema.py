@@ -8,24 +8,24 @@ from tpu_image.catalogue import hardware
 from tpu_image.catalogue.requirement import Platform, Status
 from tpu_image.report.json import SCHEMA
 
-_TEXT = {"type": "string"}
-_COUNT = {"type": "integer", "minimum": 0}
+TEXT = {"type": "string"}
+COUNT = {"type": "integer", "minimum": 0}
 
 
 def check_schema() -> dict[str, Any]:
     """Give the schema of what ``tpu-image check --format json`` prints."""
     properties = {
         "schema": {"const": SCHEMA},
-        "target": _TEXT | {"description": "What was checked, as it was named."},
-        "profile": _profile(),
+        "target": TEXT | {"description": "What was checked, as it was named."},
+        "profile": profile_schema(),
         "ok": {
             "type": "boolean",
             "description": "Nothing fails, nothing is unknown, and something passes; the exit status is 0.",
         },
-        "summary": _object({status.value: _COUNT for status in Status}),
+        "summary": closed_object({status.value: COUNT for status in Status}),
         "verdicts": {
             "type": "array",
-            "items": _verdict(),
+            "items": verdict_schema(),
             "description": "One for each requirement that was asked for, in the catalogue's order.",
         },
     }
@@ -37,11 +37,12 @@ def check_schema() -> dict[str, Any]:
             "Text quoted from the target is one printable line: control characters and bytes that are not"
             " UTF-8 stand as backslash escapes, and a long text is cut."
         ),
-        **_object(properties),
+        **closed_object(properties),
     }
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+    """Give the schema of an object that has these properties, and no others."""
     return {
         "type": "object",
         "properties": properties,
@@ -50,43 +51,45 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _profile() -> dict[str, Any]:
+def profile_schema() -> dict[str, Any]:
+    """Give the schema of a profile."""
     generations = {"enum": [generation.name for generation in hardware.GENERATIONS]}
-    return _object(
+    return closed_object(
         {
             "platform": {"enum": [platform.value for platform in Platform]},
             "generations": {"type": "array", "items": generations, "minItems": 1, "uniqueItems": True},
-            "architecture": _TEXT,
+            "architecture": TEXT,
             "telemetry": {"type": "boolean"},
-            "device_group": _TEXT | {"description": "Group that owns the device nodes; empty for 0666."},
+            "device_group": TEXT | {"description": "Group that owns the device nodes; empty for 0666."},
             "agent": {"enum": ["install", "elsewhere"]},
             "waive": {
                 "type": "object",
-                "additionalProperties": _TEXT,
+                "additionalProperties": TEXT,
                 "description": "Requirement id to the reason for which it need not hold.",
             },
         }
     )
 
 
-def _verdict() -> dict[str, Any]:
-    return _object(
+def verdict_schema() -> dict[str, Any]:
+    """Give the schema of a verdict."""
+    return closed_object(
         {
-            "requirement": _TEXT | {"pattern": r"^[a-z0-9-]+(\.[a-z0-9-]+)+$"},
+            "requirement": TEXT | {"pattern": r"^[a-z0-9-]+(\.[a-z0-9-]+)+$"},
             "status": {"enum": [status.value for status in Status]},
-            "message": _TEXT,
+            "message": TEXT,
             "evidence": {"type": "array", "items": _evidence()},
-            "remedy": _TEXT | {"description": "What to do about it; empty where there is nothing to do."},
+            "remedy": TEXT | {"description": "What to do about it; empty where there is nothing to do."},
         }
     )
 
 
 def _evidence() -> dict[str, Any]:
-    return _object(
+    return closed_object(
         {
-            "path": _TEXT | {"description": "Absolute within the target."},
-            "line": _COUNT | {"description": "Counts from 1; 0 where there is no line."},
-            "found": _TEXT,
-            "expected": _TEXT,
+            "path": TEXT | {"description": "Absolute within the target."},
+            "line": COUNT | {"description": "Counts from 1; 0 where there is no line."},
+            "found": TEXT,
+            "expected": TEXT,
         }
     )

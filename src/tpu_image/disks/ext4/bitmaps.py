@@ -12,6 +12,9 @@ from tpu_image.disks.ext4.features import (
 )
 from tpu_image.disks.ext4.filesystem import BLOCK_UNINITIALISED, INODE_UNINITIALISED, Ext4FileSystem
 
+GROUPS_LIMIT = 65536
+"""Groups of a file system that is edited: 8 TiB at the usual 128 MiB."""
+
 
 class Bitmaps:
     """Reads the allocation bitmaps of a file system."""
@@ -25,6 +28,14 @@ class Bitmaps:
             )
         self._filesystem = filesystem
         self._superblock = filesystem.superblock
+        if self._superblock.groups > GROUPS_LIMIT:
+            raise UnsupportedError(
+                f"has {self._superblock.groups} block groups, more than {GROUPS_LIMIT}",
+                filesystem.source.name,
+                "copy its files to a smaller file system",
+            )
+        if self._superblock.clusters_per_group % 8 or self._superblock.inodes_per_group % 8:
+            raise filesystem.damaged("the groups of blocks or inodes do not fill bytes of a bitmap")
 
     def blocks_of(self, group: int) -> int:
         """How many blocks a group has; the last may have fewer than the others."""
@@ -80,18 +91,22 @@ class Bitmaps:
         As the kernel does (``ext4_init_block_bitmap``, fs/ext4/balloc.c).
         """
         first, count = self._filesystem.first_block_of(group), self.blocks_of(group)
-        bitmap = (1 << self._base_blocks(group)) - 1
+        bitmap = 0
+        for block, length in self.metadata_areas(group):
+            if first <= block < first + count:
+                bitmap |= ((1 << min(length, count)) - 1) << (block - first)
+        return bitmap & ((1 << count) - 1)
+
+    def metadata_areas(self, group: int) -> tuple[tuple[int, int], ...]:
+        """First block and length of what describes a group: copies of superblock and descriptors, bitmaps, inodes."""
         descriptor = self._filesystem.group(group)
         table = self._superblock.inodes_per_group * self._superblock.inode_size
-        areas = (
+        return (
+            (self._filesystem.first_block_of(group), self._base_blocks(group)),
             (descriptor.block_bitmap, 1),
             (descriptor.inode_bitmap, 1),
             (descriptor.inode_table, -(-table // self._filesystem.block_size)),
         )
-        for block, length in areas:
-            if first <= block < first + count:
-                bitmap |= ((1 << length) - 1) << (block - first)
-        return bitmap
 
     def _base_blocks(self, group: int) -> int:
         """Blocks that the copies of superblock and descriptors take at the start of a group."""

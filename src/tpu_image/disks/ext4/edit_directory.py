@@ -18,6 +18,9 @@ TAIL = struct.pack("<IHBB", 0, 12, 0, 0xDE)
 """What a checksum looks like to a reader that knows none: an entry of no inode (``ext4_dir_entry_tail``)."""
 TAIL_SIZE = 12
 
+INDEX_INFO_SIZE = 8
+"""``info_length`` of an index, which stands behind four zero bytes and the hash's kind (``struct dx_root_info``)."""
+
 
 @dataclass(frozen=True)
 class DirectoryEntry:
@@ -75,6 +78,8 @@ class DirectoryBlock:
         """
         offset = 0
         while offset < self._end:
+            if offset + 8 > self._end:
+                raise DirectoryError(f"entry at byte {offset} is cut short")
             inode, raw, name_length, _ = _ENTRY.unpack_from(self.data, offset)
             length = _length(raw, len(self.data))
             if length < 8 or length % 4 or offset + length > self._end or 8 + name_length > length:
@@ -139,7 +144,12 @@ def flattened(blocks: list[bytes], *, checksums: bool) -> list[DirectoryBlock]:
 
     The index stands in the first block behind ``.`` and ``..`` and in blocks whose one entry of no inode covers
     them whole; with checksums both end in a tail of their own, which gives way to that of ordinary blocks.
+
+    Raises:
+        DirectoryError: the first block does not start with an index.
     """
+    if not blocks or blocks[0][24:28] != bytes(4) or blocks[0][29] != INDEX_INFO_SIZE:
+        raise DirectoryError("its index is damaged")
     result = []
     for position, data in enumerate(blocks):
         block = bytearray(data)

@@ -15,7 +15,8 @@ from tpu_image.disks.ext4.bitmaps import Bitmaps, clear_runs
 from tpu_image.disks.ext4.features import READ_ONLY_GDT_CHECKSUM
 from tpu_image.disks.ext4.filesystem import BLOCK_UNINITIALISED, INODE_UNINITIALISED, Ext4FileSystem
 from tpu_image.disks.ext4.mapping import Run
-from tpu_image.disks.ext4.superblock import OFFSET
+from tpu_image.disks.ext4.metadata_zone import MetadataZone
+from tpu_image.disks.ext4.superblock import OFFSET, REPAIR
 
 FULL = "give the file system more room: tpu-image build --size, or remove what is not needed"
 
@@ -81,6 +82,7 @@ class Groups:
         self._filesystem = filesystem
         self._bitmaps = Bitmaps(filesystem)
         self._superblock = filesystem.superblock
+        self._zone = MetadataZone(filesystem, self._bitmaps)
         self._groups: dict[int, Group] = {}
         self._blocks_taken = 0
         self._inodes_taken = 0
@@ -88,11 +90,22 @@ class Groups:
     def group(self, number: int) -> Group:
         """Give a group, read on first use."""
         if number not in self._groups:
+            self._filesystem.group(number)  # judges it
             data = self._disk.read_at(
                 self._filesystem.descriptor_offset(number), self._superblock.descriptor_size
             )
             self._groups[number] = Group(number, data)
         return self._groups[number]
+
+    def check_content(self, first: int, count: int) -> None:
+        """Refuse blocks that no file can hold: beyond the end, or describing the file system itself.
+
+        Raises:
+            DamagedError: some are such blocks.
+        """
+        self._filesystem.check_blocks(first, count)
+        if first < 1 or self._zone.touches(first, count):
+            raise self._filesystem.damaged(f"a file holds block {first}, which describes the file system")
 
     def take_blocks(self, count: int, near: int) -> list[Run]:
         """Take free blocks, few runs rather than many, from group ``near`` on.
@@ -137,13 +150,21 @@ class Groups:
         return runs
 
     def give_back_blocks(self, first: int, count: int) -> None:
-        """Make blocks free again."""
+        """Make blocks free again.
+
+        Raises:
+            DamagedError: they are free, or no file can hold them.
+        """
+        self.check_content(first, count)
         while count:
             offset = first - self._superblock.first_block
             number, start = divmod(offset, self._superblock.blocks_per_group)
             length = min(count, self._superblock.blocks_per_group - start)
             group = self.group(number)
-            _set_bits(self._block_bitmap(group), start, length, used=False)
+            bitmap = self._block_bitmap(group)
+            if next(clear_runs(_number(bitmap) >> start, length), None) is not None:
+                raise self._filesystem.damaged(f"block {first} or one behind it is free and in use at once")
+            _set_bits(bitmap, start, length, used=False)
             group.put(12, 44, group.free_blocks + length)
             self._blocks_taken -= length
             first, count = first + length, count - length
@@ -160,9 +181,7 @@ class Groups:
             if not group.free_inodes:
                 continue
             bitmap = self._inode_bitmap(group)
-            index = next((start for start, _ in clear_runs(_number(bitmap), per_group)), None)
-            if index is None:
-                raise DamagedError(f"group {group.number} counts free inodes and has none", self._disk.name)
+            index = next(start for start, _ in clear_runs(_number(bitmap), per_group))
             _set_bits(bitmap, index, 1, used=True)
             group.put(14, 46, group.free_inodes - 1)
             group.put(28, 50, min(group.get(28, 50), per_group - index - 1))
@@ -173,50 +192,61 @@ class Groups:
         raise UnsupportedError("no inode is free", self._disk.name, FULL)
 
     def give_back_inode(self, number: int) -> None:
-        """Make the inode of a file or link free again."""
-        number, index = divmod(number - 1, self._superblock.inodes_per_group)
-        group = self.group(number)
-        _set_bits(self._inode_bitmap(group), index, 1, used=False)
+        """Make the inode of a file or link free again.
+
+        Raises:
+            DamagedError: it is free.
+        """
+        group_number, index = divmod(number - 1, self._superblock.inodes_per_group)
+        group = self.group(group_number)
+        bitmap = self._inode_bitmap(group)
+        if not bitmap[index >> 3] >> (index & 7) & 1:
+            raise self._filesystem.damaged(f"inode {number} is free and in use at once")
+        _set_bits(bitmap, index, 1, used=False)
         group.put(14, 46, group.free_inodes + 1)
         self._inodes_taken -= 1
 
     def _block_bitmap(self, group: Group) -> bytearray:
+        """A group's block bitmap for changing, judged on first use as the kernel does (``ext4_validate_block_bitmap``).
+
+        One that was never written becomes what the kernel would write: the group's own metadata, and what is beyond
+        the end.
+        """
         if group.block_bitmap is None:
-            if group.flags & BLOCK_UNINITIALISED:
-                group.block_bitmap = self._initial_block_bitmap(group)
-                group.clear(BLOCK_UNINITIALISED)
-            else:
-                group.block_bitmap = bytearray(self._read_block(group.block_bitmap_block))
+            number, inside = group.number, self._bitmaps.blocks_of(group.number)
+            used = self._bitmaps.block_bitmap(number)
+            self._check_count(group, used, inside, group.free_blocks, "blocks")
+            if self._zone.bits(self._filesystem.first_block_of(number), inside) & ~used:
+                raise self._filesystem.damaged(f"group {number} counts blocks as free that describe groups")
+            group.block_bitmap = self._whole_bitmap(used, inside)
+            group.clear(BLOCK_UNINITIALISED)
         return group.block_bitmap
 
-    def _initial_block_bitmap(self, group: Group) -> bytearray:
-        """What the kernel would write at first use: the group's own metadata, and what is beyond the end."""
-        size = self._superblock.block_size
-        bitmap = bytearray(self._bitmaps.block_bitmap(group.number).to_bytes(size, "little"))
-        inside = self._bitmaps.blocks_of(group.number)
-        free = sum(length for _, length in clear_runs(_number(bitmap), inside))
-        if free != group.free_blocks:
-            raise self._filesystem.damaged(
-                f"group {group.number} counts {group.free_blocks} free blocks where {free} can be"
-            )
-        _set_bits(bitmap, inside, 8 * size - inside, used=True)
-        return bitmap
-
     def _inode_bitmap(self, group: Group) -> bytearray:
+        """A group's inode bitmap for changing, judged on first use."""
         if group.inode_bitmap is None:
-            if group.flags & INODE_UNINITIALISED:
-                bitmap = bytearray(self._superblock.block_size)
-                inside = self._superblock.inodes_per_group
-                _set_bits(bitmap, inside, 8 * len(bitmap) - inside, used=True)
-                group.inode_bitmap = bitmap
-                group.clear(INODE_UNINITIALISED)
-            else:
-                group.inode_bitmap = bytearray(self._read_block(group.inode_bitmap_block))
+            inside = self._superblock.inodes_per_group
+            used = self._bitmaps.inode_bitmap(group.number)
+            self._check_count(group, used, inside, group.free_inodes, "inodes")
+            reserved = (1 << self._superblock.first_inode - 1) - 1
+            if group.number == 0 and reserved & ~used & ((1 << inside) - 1):
+                raise self._filesystem.damaged("an inode of the file system's own is counted as free")
+            group.inode_bitmap = self._whole_bitmap(used, inside)
+            group.clear(INODE_UNINITIALISED)
         return group.inode_bitmap
 
-    def _read_block(self, block: int) -> bytes:
+    def _check_count(self, group: Group, used: int, inside: int, counted: int, what: str) -> None:
+        free = sum(length for _, length in clear_runs(used, inside))
+        if free != counted:
+            raise self._filesystem.damaged(
+                f"group {group.number} counts {counted} free {what} and has {free}"
+            )
+
+    def _whole_bitmap(self, used: int, inside: int) -> bytearray:
+        """A bitmap as a block, in which what is beyond the group is in use."""
         size = self._superblock.block_size
-        return self._disk.read_at(block * size, size)
+        beyond = (1 << 8 * size) - (1 << inside)
+        return bytearray((used | beyond).to_bytes(size, "little"))
 
     def flush(self) -> None:
         """Write bitmaps, descriptors and the superblock's counts, each with its checksum."""
@@ -255,6 +285,8 @@ class Groups:
         free_blocks = int.from_bytes(data[12:16], "little") | int.from_bytes(data[344:348], "little") << 32
         free_blocks -= self._blocks_taken
         free_inodes = int.from_bytes(data[16:20], "little") - self._inodes_taken
+        if free_blocks < 0 or free_inodes < 0:
+            raise DamagedError("the superblock counts too few free blocks or inodes", self._disk.name, REPAIR)
         self._blocks_taken = self._inodes_taken = 0
         data[12:20] = (free_blocks & 0xFFFF_FFFF).to_bytes(4, "little") + free_inodes.to_bytes(4, "little")
         data[344:348] = (free_blocks >> 32).to_bytes(4, "little")

@@ -23,7 +23,7 @@ MAPPING = slice(40, 100)
 TIMES = (8, 12, 16)
 """Offsets of access, change and modification time, seconds; ``EXTRA_TIMES`` hold their nanoseconds."""
 EXTRA_TIMES = (140, 132, 136)
-CREATION_TIME = 144
+CREATION_TIME, EXTRA_CREATION_TIME = 144, 148
 
 
 class InodeRecord:
@@ -47,7 +47,7 @@ class InodeRecord:
         if len(self.data) > GOOD_OLD_SIZE:
             size = min(EXTRA_SIZE, len(self.data) - GOOD_OLD_SIZE)
             struct.pack_into("<H", self.data, GOOD_OLD_SIZE, size)
-            struct.pack_into("<I", self.data, CREATION_TIME, time & 0xFFFF_FFFF)
+            self._set_time(CREATION_TIME, EXTRA_CREATION_TIME, time)
         self.set_mode(mode)
         self.set_owner(uid, gid)
         self.set_links(1)
@@ -74,11 +74,21 @@ class InodeRecord:
 
     def set_times(self, time: int) -> None:
         """Set access, change and modification time to whole seconds since 1970."""
-        for offset in TIMES:
-            struct.pack_into("<I", self.data, offset, time & 0xFFFF_FFFF)
-        if len(self.data) > GOOD_OLD_SIZE:
-            for offset in EXTRA_TIMES:
-                struct.pack_into("<I", self.data, offset, (time >> 32) & 3)
+        for offset, extra in zip(TIMES, EXTRA_TIMES, strict=True):
+            self._set_time(offset, extra, time)
+
+    def _set_time(self, offset: int, extra: int, time: int) -> None:
+        """Set one time: 32 bits with a sign, and where the inode has the field, how often they wrapped since 1970."""
+        struct.pack_into("<I", self.data, offset, time & 0xFFFF_FFFF)
+        if extra + 4 <= self._fields_end:
+            struct.pack_into("<I", self.data, extra, (time + (1 << 31) >> 32) & 3)
+
+    @property
+    def _fields_end(self) -> int:
+        """Where the inode's own fields end and its extended attributes start (``i_extra_isize``)."""
+        if len(self.data) == GOOD_OLD_SIZE:
+            return GOOD_OLD_SIZE
+        return GOOD_OLD_SIZE + int.from_bytes(self.data[128:130], "little")
 
     def mark_deleted(self, time: int) -> None:
         """Note the time of deletion, which is how e2fsck tells a free inode from a lost one."""

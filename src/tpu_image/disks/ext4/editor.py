@@ -10,7 +10,7 @@ import posixpath
 import stat
 from collections.abc import Sequence
 
-from tpu_image.disks.edited import EditedDisk, EditedSection
+from tpu_image.disks.edited import PAGE, EditedDisk, EditedSection
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.edit_directory import (
     DirectoryBlock,
@@ -21,7 +21,7 @@ from tpu_image.disks.ext4.edit_groups import Groups
 from tpu_image.disks.ext4.edit_inode import InodeRecord
 from tpu_image.disks.ext4.edit_mapping import block_pointers, extent_tree
 from tpu_image.disks.ext4.features import INCOMPATIBLE_NAMES, READ_ONLY_NAMES, feature_names
-from tpu_image.disks.ext4.filesystem import Ext4FileSystem
+from tpu_image.disks.ext4.filesystem import DIRECTORY_LIMIT, Ext4FileSystem
 from tpu_image.disks.ext4.inode import (
     FLAG_CASEFOLD,
     FLAG_EA_INODE,
@@ -32,7 +32,7 @@ from tpu_image.disks.ext4.inode import (
     ROOT_INODE,
 )
 from tpu_image.disks.ext4.mapping import MappingError, Run, runs_of
-from tpu_image.disks.ext4.superblock import REPAIR
+from tpu_image.disks.ext4.superblock import REPAIR, UNCLEAN_REMEDY
 from tpu_image.trees.memory import Directory, File, Node, Symlink
 
 FLAG_INDEX = 0x1000
@@ -45,7 +45,11 @@ INCOMPATIBLE_FILE_TYPE = 0x2
 
 # Features under which an edit would have to keep books that are not kept here.
 REFUSED_READ_ONLY = 0x80 | 0x100 | 0x200 | 0x1000 | 0x2000 | 0x4000
-REFUSED_INCOMPATIBLE = 0x100
+REFUSED_INCOMPATIBLE = 0x100 | 0x400
+
+READ_ONLY_DIRECTORY_LINKS = 0x20
+LINK_LIMIT = 65_000
+"""Links of an inode at most (``EXT4_LINK_MAX``); a directory that has more subdirectories says 1 (dir_nlink)."""
 
 REFUSED_FLAGS = {
     FLAG_ENCRYPT: "encrypted",
@@ -63,6 +67,9 @@ FORMATS: dict[type[Node], int] = {File: stat.S_IFREG, Directory: stat.S_IFDIR, S
 FILE_BLOCKS = 1 << 32
 """More blocks than any file has."""
 
+CONTENT_LIMIT = 1 << 20
+"""Blocks of a file that is changed or removed: 4 GiB at the usual block size."""
+
 LINK_IN_INODE = 60
 """Targets shorter than this stand in the inode itself."""
 
@@ -79,13 +86,17 @@ class Ext4Editor:
 
         Raises:
             UnsupportedError: a feature that editing does not keep right; ``what`` names it.
-            DamagedError: the superblock contradicts itself.
+            DamagedError: the superblock or a group's descriptor contradicts itself.
         """
         self._disk = disk
         self._time = time
         self._filesystem = Ext4FileSystem(disk)
         self._superblock = self._filesystem.superblock
         self._refuse_features()
+        if not self._superblock.is_clean:
+            raise UnsupportedError(
+                "the file system was not unmounted cleanly or has errors", disk.name, UNCLEAN_REMEDY
+            )
         self._groups = Groups(disk, self._filesystem)
         self._inodes: dict[int, InodeRecord] = {}
         self._blocks: dict[int, bytes] = {}
@@ -181,6 +192,7 @@ class Ext4Editor:
         if not stat.S_ISDIR(inode.mode):
             raise DamagedError(f"inode {directory.number} is no directory", self._disk.name, REPAIR)
         self._refuse_record(directory, f"directory inode {directory.number}")
+        self._check_directory(directory)
         contents = [self._block(block) for block in self._block_numbers(directory)]
         checksums = self._superblock.has_checksums
         if inode.flags & FLAG_INDEX:
@@ -189,6 +201,18 @@ class Ext4Editor:
             blocks = [DirectoryBlock(data, checksums=checksums) for data in contents]
         self._directories[directory.number] = blocks
         return blocks
+
+    def _check_directory(self, directory: InodeRecord) -> None:
+        """Refuse a directory that is too large, or has a hole or blocks behind its end."""
+        size, end = self._superblock.block_size, 0
+        for run in self._runs(directory):
+            end = end + run.blocks if run.logical == end else -1
+        if end * size != directory.inode.size or directory.inode.size > DIRECTORY_LIMIT:
+            raise DamagedError(
+                f"directory inode {directory.number} has blocks that are not its size",
+                self._disk.name,
+                REPAIR,
+            )
 
     def _flush_directories(self) -> None:
         """Seal the blocks of directories that changed; one that had an index loses it with its first change."""
@@ -240,6 +264,15 @@ class Ext4Editor:
     # Inodes
 
     def _record(self, number: int) -> InodeRecord:
+        """The record of an inode in use, or taken in this session."""
+        if number not in self._inodes:
+            inode = self._filesystem.inode(number)  # judges number, place and checksum
+            if not inode.links or (number < self._superblock.first_inode and number != ROOT_INODE):
+                raise self._filesystem.damaged(f"a name leads to inode {number}, which no file can have")
+            self._load(number)
+        return self._inodes[number]
+
+    def _load(self, number: int) -> InodeRecord:
         if number not in self._inodes:
             data = self._disk.read_at(self._filesystem.inode_offset(number), self._superblock.inode_size)
             self._inodes[number] = InodeRecord(self._superblock, number, data)
@@ -260,14 +293,16 @@ class Ext4Editor:
     def _fits(self, number: int, node: Node) -> bool:
         inode = self._record(number).inode
         if isinstance(node, Directory):
-            return True
+            return stat.S_ISDIR(inode.mode)
         kind = stat.S_IFREG if isinstance(node, File) else stat.S_IFLNK
         return stat.S_IFMT(inode.mode) == kind and inode.links == 1
 
     def _create(self, parent: InodeRecord, name: bytes, node: Node) -> InodeRecord:
         directory = isinstance(node, Directory)
         number = self._groups.take_inode(self._group_of(parent), directory=directory)
-        record = self._record(number)
+        record = self._load(number)
+        if record.inode.links:
+            raise self._filesystem.damaged(f"inode {number} is free and in use at once")
         record.reset(FORMATS[type(node)] | _permissions(node), node.uid, node.gid, self._time)
         if directory:
             self._make_directory(parent, record)
@@ -289,10 +324,16 @@ class Ext4Editor:
         record.set_size(size)
         record.set_links(2)
         self._directories[record.number] = [block]
-        links = parent.inode.links
-        parent.set_links(
-            links + 1 if links != 1 else 1
-        )  # one link: more than 64,998 subdirectories (dir_nlink)
+        self._add_link(parent)
+
+    def _add_link(self, directory: InodeRecord) -> None:
+        """Count a new subdirectory's link to its parent; 1 stands for too many to count."""
+        links = directory.inode.links
+        if links == 1:
+            return
+        if links >= LINK_LIMIT and not self._superblock.read_only & READ_ONLY_DIRECTORY_LINKS:
+            raise UnsupportedError("a directory is full of directories", self._disk.name, "remove some")
+        directory.set_links(links + 1 if links < LINK_LIMIT else 1)
 
     def _group_of(self, record: InodeRecord) -> int:
         return (record.number - 1) // self._superblock.inodes_per_group
@@ -324,35 +365,64 @@ class Ext4Editor:
     def _free_content(self, record: InodeRecord) -> None:
         runs, index = self._walk(record)
         for run in [*runs, *(Run(0, block, 1) for block in index)]:
-            self._groups.give_back_blocks(run.physical, run.blocks)
-            for block in range(run.physical, run.physical + run.blocks):
-                self._blocks.pop(block, None)
+            self._give_back(run)
         record.set_mapping(b"", extents=False)
         record.set_blocks(bool(record.inode.attribute_block))
+
+    def _give_back(self, run: Run) -> None:
+        """Make blocks free, with nothing left to be read where they share a page with others.
+
+        Whole pages of free blocks are left out of what is written; a secret in the others would be carried along.
+        """
+        self._groups.give_back_blocks(run.physical, run.blocks)
+        blocks = range(run.physical, run.physical + run.blocks)
+        edge = -(-PAGE // self._superblock.block_size)
+        for block in blocks:
+            self._blocks.pop(block, None)
+        for block in {*blocks[:edge], *blocks[-edge:]}:
+            self._blocks[block] = bytes(self._superblock.block_size)
 
     def _walk(self, record: InodeRecord) -> tuple[list[Run], list[int]]:
         """The blocks of the content as runs, and the blocks that index them.
 
         Raises:
-            UnsupportedError: the inode holds blocks beside those, which reading does not show: preallocated ones.
+            DamagedError: some are no blocks that a file can hold, or more than the inode counts.
+            UnsupportedError: there are very many, or the inode holds blocks beside those, which reading does not
+                show: preallocated ones.
         """
         inode = record.inode
+        attributes = bool(inode.attribute_block)
+        counted, rest = divmod(record.sectors, self._superblock.block_size // 512)
+        if counted == attributes and not rest and not inode.flags & FLAG_EXTENTS:
+            return [], []  # nothing but a short link's target, or nothing at all
+        limit = min(counted, CONTENT_LIMIT) - attributes
         index: list[int] = []
+        runs: list[Run] = []
+        held = 0
+
+        def count(block: int, blocks: int) -> None:
+            nonlocal held
+            held += blocks
+            if held > limit:
+                raise UnsupportedError(
+                    f"inode {record.number} holds more blocks than it counts, or very many",
+                    self._disk.name,
+                    REPAIR,
+                )
+            self._groups.check_content(block, blocks)
 
         def read(block: int) -> bytes:
+            count(block, 1)
             index.append(block)
             return self._block(block)
 
-        attributes = bool(inode.attribute_block)
-        sectors = self._superblock.block_size // 512
-        if record.sectors == attributes * sectors and not inode.flags & FLAG_EXTENTS:
-            return [], []  # nothing but a short link's target, or nothing at all
         try:
-            runs = list(runs_of(inode, 0, FILE_BLOCKS, self._superblock.block_size, read))
+            for run in runs_of(inode, 0, FILE_BLOCKS, self._superblock.block_size, read):
+                count(run.physical, run.blocks)
+                runs.append(run)
         except MappingError as error:
             raise DamagedError(f"inode {record.number}: {error}", self._disk.name, REPAIR) from None
-        held = sum(run.blocks for run in runs) + len(index) + attributes
-        if record.sectors != held * sectors:
+        if held + attributes != counted or rest:
             raise UnsupportedError(
                 f"inode {record.number} holds preallocated blocks",
                 self._disk.name,
@@ -371,8 +441,6 @@ class Ext4Editor:
     def _block(self, block: int) -> bytes:
         if block in self._blocks:
             return self._blocks[block]
-        if not 0 < block < self._superblock.blocks:
-            raise DamagedError(f"block {block} does not exist", self._disk.name, REPAIR)
         size = self._superblock.block_size
         return self._disk.read_at(block * size, size)
 

@@ -82,12 +82,13 @@ class Ext4FileSystem:
         """Read a block of metadata."""
         data = self._blocks.get(number)
         if data is None:
-            self._check_blocks(number, 1)
+            self.check_blocks(number, 1)
             data = self.source.read_at(number * self.block_size, self.block_size)
             self._blocks.put(number, data)
         return data
 
-    def _check_blocks(self, number: int, count: int) -> None:
+    def check_blocks(self, number: int, count: int) -> None:
+        """Refuse blocks that are not all on the file system."""
         if number < self.superblock.first_block or number + count > self.superblock.blocks:
             raise self.damaged(f"block {number} is out of range")
 
@@ -196,7 +197,7 @@ class Ext4FileSystem:
         count = -(-inode.size // self.block_size)
         try:
             for run in runs_of(inode, 0, count, self.block_size, self.block):
-                self._check_blocks(run.physical, run.blocks)
+                self.check_blocks(run.physical, run.blocks)
                 yield run
         except MappingError as error:
             raise self.damaged(f"inode {inode.number}: {error}") from None

@@ -37,11 +37,15 @@ UNCLEAN_REMEDY = "shut the machine down cleanly and take the image again, or rep
 
 
 class Superblock(NamedTuple):
-    """What a superblock says; sizes in bytes unless the name says otherwise."""
+    """What a superblock says; sizes in bytes unless the name says otherwise.
+
+    ``first_inode`` is the first that is not the file system's own (root and journal are below it).
+    """
 
     block_size: int
     blocks: int
     inodes: int
+    first_inode: int
     first_block: int
     blocks_per_group: int
     clusters_per_group: int
@@ -76,9 +80,9 @@ class Superblock(NamedTuple):
         return bool(self.incompatible & INCOMPATIBLE_RECOVER)
 
     @property
-    def has_errors(self) -> bool:
-        """Whether the kernel or e2fsck noted errors (``EXT4_ERROR_FS``)."""
-        return bool(self.state & 2)
+    def is_clean(self) -> bool:
+        """Whether it was unmounted (``EXT4_VALID_FS``) and neither the kernel nor e2fsck noted errors."""
+        return self.state & 3 == 1
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -143,6 +147,7 @@ def _parse(source: BlockSource, data: bytes) -> Superblock:
         block_size=1024 << log_size,
         blocks=blocks_low | (int.from_bytes(data[336:340], "little") << 32 if wide else 0),
         inodes=inodes,
+        first_inode=first_inode if revision else 11,
         first_block=first_block,
         blocks_per_group=per_group,
         clusters_per_group=clusters_per_group if bigalloc else per_group,
