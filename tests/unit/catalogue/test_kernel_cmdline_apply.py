@@ -297,7 +297,7 @@ defaults_files = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=defaults_files, order=st.permutations(PLANNED))
 def test_whatever_stands_there_apply_makes_it_right_once(
     files: dict[str, str], order: list[object], tmp_path: Path

@@ -107,6 +107,13 @@ def test_a_next_entry_wins_once() -> None:
     assert entry.id == "one"
 
 
+def test_a_default_for_the_next_boot_alone_does_not_count_without_one() -> None:
+    text = "set default=b\nif x; then set default=${next_entry}; fi\nmenuentry a {\n}\nmenuentry b {\n}\n"
+    entry = GrubConfig.parse(text).default_entry({})
+    assert entry is not None
+    assert entry.title == "b"
+
+
 def test_a_default_written_down_needs_no_environment() -> None:
     entry = GrubConfig.parse("set default='b'\nmenuentry a {\n}\nmenuentry b {\n}\n").default_entry({})
     assert entry is not None
