@@ -168,12 +168,16 @@ def _version_key(version: str) -> list[tuple[int, str]]:
 
 
 def read_boot_loader(tree: Tree) -> BootLoader:
-    """Read what a tree holds of a boot loader.
+    """Read what a tree holds of a boot loader, once for all requirements and anew after a change of the tree.
 
     Raises:
         TreeError: a file cannot be read.
         FormatError: a file is not what its format allows.
     """
+    return tree.derive(_read)
+
+
+def _read(tree: Tree) -> BootLoader:
     environment_path, environment = _environment(tree)
     reads_drop_ins = _reads_drop_ins(tree)
     kernel_install = tree.read_text_if_present(KERNEL_INSTALL)

@@ -90,11 +90,7 @@ class Unit:
 
 def units_of(tree: Tree) -> Units:
     """Give the units of a tree, read once for all requirements and anew after a change of the tree."""
-    if Units not in tree.derived:
-        tree.derived[Units] = Units(tree)
-    units = tree.derived[Units]
-    assert isinstance(units, Units)  # noqa: S101 - for the type checker: nothing else is kept under this key
-    return units
+    return tree.derive(Units)
 
 
 class Units:

@@ -12,7 +12,8 @@ import enum
 import fnmatch
 import posixpath
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, cast
 
 READ_LIMIT = 16 * 1024 * 1024
 """Bytes that :meth:`Tree.read_bytes` takes at most: no configuration file is larger."""
@@ -98,6 +99,9 @@ def normalise(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
+T = TypeVar("T")
+
+
 class Fault(NamedTuple):
     """Something wrong with what a tree lies on: ``required`` unless it only may be in the way."""
 
@@ -129,6 +133,12 @@ class Tree(ABC):
     @abstractmethod
     def list_canonical(self, path: str) -> list[str]:
         """Names in the directory at a path that holds no link, unsorted; empty where there is none."""
+
+    def derive(self, make: Callable[[Tree], T]) -> T:
+        """Give what ``make`` works out from the tree: once for all who ask, and anew after a change."""
+        if make not in self.derived:
+            self.derived[make] = make(self)
+        return cast("T", self.derived[make])
 
     def head_canonical(self, path: str, length: int) -> bytes:
         """Read the first bytes of the regular file at a path that holds no link, of whatever size it is."""
