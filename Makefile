@@ -37,13 +37,14 @@ image: setup ## Make a TPU root from a real Debian one, and check it
 .PHONY: test
 ifeq ($(AS_ROOT),)
 test: setup ## Run every test, the ones on a real Debian root included
-	root=$$(tools/debian-root) && TPU_IMAGE_TEST_ROOT_TAR=$$root $(PYTHON) -m pytest -n $(WORKERS)
+	root=$$(tools/debian-root) && udev=$$(tools/udev-root) && \
+		TPU_IMAGE_TEST_ROOT_TAR=$$root TPU_IMAGE_TEST_UDEV_ROOT=$$udev $(PYTHON) -m pytest -n $(WORKERS)
 else
 # A root with many owners can be unpacked by root alone: those tests run as root, the others as you.
 test: setup
 	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real'
-	root=$$(tools/debian-root) && sudo env PYTHONDONTWRITEBYTECODE=1 TPU_IMAGE_TEST_ROOT_TAR=$$root \
-		$(PYTHON) -m pytest -p no:cacheprovider -n $(WORKERS) -m real
+	root=$$(tools/debian-root) && udev=$$(tools/udev-root) && sudo env PYTHONDONTWRITEBYTECODE=1 \
+		TPU_IMAGE_TEST_ROOT_TAR=$$root TPU_IMAGE_TEST_UDEV_ROOT=$$udev $(PYTHON) -m pytest -p no:cacheprovider -n $(WORKERS) -m real
 endif
 
 .PHONY: lint
