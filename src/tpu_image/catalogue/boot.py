@@ -208,7 +208,7 @@ class ImportableDisk(Requirement):
 
     id = "image.disk"
     title = "the disk can be imported into Compute Engine, and GRUB can read it"
-    why = "a disk that is refused, or does not find its own files, is seen after the upload"
+    why = "A disk that is refused, or does not find its own files, is noticed only after the upload."
     source = "Compute Engine, “Manually import boot disks”; GRUB, grub-core/fs/ext2.c"
     remedy = "run: tpu-image build"
 

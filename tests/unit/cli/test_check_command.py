@@ -161,7 +161,7 @@ def test_a_file_gets_what_standard_output_would(
 
 REFUSED = {
     "missing root": (["check", "MISSING"], "does not exist; give a directory"),
-    "file as root": (["check", "FILE"], "is not a directory; give a directory"),
+    "file as root": (["check", "FILE"], "is empty; name a disk image"),
     "missing recording": (["check", "ROOT", "--live", "MISSING"], "proc, sys and dev"),
     "unknown generation": (["check", "--tpu", "v9"], "unknown TPU generation 'v9'; give one of v2,"),
     "no generation": (["check", "--tpu", ","], "no TPU generation is named"),

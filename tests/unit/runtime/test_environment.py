@@ -148,7 +148,7 @@ def test_the_largest_attribute_is_read_well_within_the_deadline() -> None:
 
 def update(answer: Answer, folder: Path) -> tuple[int, bool]:
     with serving(answer) as running:
-        server = MetadataServer(running.host, "", seconds=0.5, attempt_seconds=0.2)
+        server = MetadataServer(running.host, "", seconds=3, attempt_seconds=1.5)
         return environment.update(server, ME, str(folder / "tpu-runtime"))
 
 
