@@ -116,14 +116,16 @@ def areas_of(data: bytearray) -> Iterator[tuple[int, int]]:
     assert isinstance(filesystem, Ext4FileSystem)
     yield START + KIB, 264
     yield START + KIB, 120
-    yield START + 2 * KIB, 64
+    for _ in range(4):
+        yield START + 2 * KIB, 20
     group = filesystem.group(0)
     for block in (group.block_bitmap, group.inode_bitmap):
-        yield START + block * KIB, 64
+        yield START + block * KIB, 16
+        yield START + block * KIB, 128
     for path in ("/", "/etc", "/many", "/etc/secret", "/etc/environment", "/etc/long", "/scattered"):
         number = files.inode_number(path)  # type: ignore[attr-defined]
-        yield START + filesystem.inode_offset(number), filesystem.superblock.inode_size
-        yield START + filesystem.inode_offset(number) + 40, 60
+        inode = START + filesystem.inode_offset(number)
+        yield from ((inode, 40), (inode + 26, 10), (inode + 40, 60), (inode + 40, 60), (inode + 100, 28))
         if path in ("/", "/etc", "/many"):
             for part in filesystem.runs(filesystem.inode(number)):
                 yield START + part.physical * KIB, 200
