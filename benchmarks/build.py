@@ -54,6 +54,7 @@ class Ours(NamedTuple):
 
 def build(base: Path, folder: Path, options: list[str]) -> Ours:
     output = folder / "ours.tar.gz"
+    output.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tpu_image", "build", str(base), "-o", str(output), "--quiet", *options]
     began = time.perf_counter()
     with subprocess.Popen(command) as process, sampled(process.pid, folder) as scratch:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from tpu_image.disks import gzip_member, sparse_tar
 from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.gzip_member import Chunk, deflate, joined, reuse
 from tpu_image.disks.in_order import in_order
 from tpu_image.disks.source import Extent, ExtentKind
 
@@ -157,12 +158,44 @@ def _threads(wanted: int | None) -> int:
     return wanted or min(os.cpu_count() or 1, THREADS_LIMIT)
 
 
-def _parts(disk: EditedDisk, stored: Sequence[Extent], modified: int) -> Iterator[Callable[[], bytes]]:
-    yield functools.partial(sparse_tar.header, stored, disk.size, modified)
+def _parts(disk: EditedDisk, stored: Sequence[Extent], modified: int) -> Iterator[Callable[[], Chunk]]:
+    yield lambda: deflate(sparse_tar.header(stored, disk.size, modified))
     for group in sparse_tar.pieces(stored, PIECE):
-        yield functools.partial(_read, disk, group)
-    yield lambda: sparse_tar.END
+        yield functools.partial(_pack, disk, group)
+    yield lambda: deflate(sparse_tar.END)
 
 
-def _read(disk: EditedDisk, group: Sequence[Extent]) -> bytes:
-    return b"".join(disk.read_at(extent.offset, extent.length) for extent in group)
+def _pack(disk: EditedDisk, group: Sequence[Extent]) -> Chunk:
+    """Deflate some extents, but for the units that the base holds deflated."""
+    chunks: list[Chunk] = []
+    plain: list[bytes] = []
+    for offset, length, chunk in _cut(disk, group):
+        if chunk is None:
+            plain.append(disk.read_at(offset, length))
+            continue
+        if plain:
+            chunks.append(deflate(b"".join(plain)))
+            plain = []
+        chunks.append(chunk)
+    if plain:
+        chunks.append(deflate(b"".join(plain)))
+    return joined(chunks)
+
+
+def _cut(disk: EditedDisk, group: Sequence[Extent]) -> Iterator[tuple[int, int, Chunk | None]]:
+    """Cut extents at the units of the base: offset, length, and the chunk of a unit that is carried over."""
+    unit = disk.base.unit
+    for extent in group:
+        start = position = extent.offset
+        while position < extent.end:
+            end = min((position // unit + 1) * unit, extent.end)
+            stored = disk.stored_deflate(position) if end - position == unit else None
+            chunk = None if stored is None else reuse(stored, unit)
+            if chunk is not None:
+                if start < position:
+                    yield start, position - start, None
+                yield position, unit, chunk
+                start = end
+            position = end
+        if start < extent.end:
+            yield start, extent.end - start, None

@@ -112,6 +112,13 @@ class EditedDisk(BlockSource):
             merged[low - offset : high - offset] = self._pages[page][low - start : high - start]
         return bytes(merged)
 
+    def stored_deflate(self, offset: int) -> bytes | None:
+        """Give a unit of the base as it is stored, where nothing of it was changed or discarded."""
+        end = offset + self.base.unit
+        if end > self.base.size or self._pages_in(offset, end) or self._holes_in(offset, end):
+            return None
+        return self.base.stored_deflate(offset)
+
     def _pages_in(self, start: int, end: int) -> list[int]:
         """Changed pages that the part touches, in order."""
         if self._order is None:

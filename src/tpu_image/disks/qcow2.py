@@ -109,14 +109,7 @@ class Qcow2Source(BlockSource):
         data = self._decoded.get(entry)
         if data is not None:
             return data
-        offset_bits = 62 - (self.header.cluster_bits - 8)
-        host = entry & ((1 << offset_bits) - 1)
-        sectors = ((entry & (COMPRESSED_FLAG - 1)) >> offset_bits) + 1
-        length = min(sectors * 512 - (host & 511), self._file.size - host)
-        if length <= 0:
-            raise DamagedError(
-                f"a compressed cluster at byte {host} of the file is beyond its end", self.name
-            )
+        host, length = self._compressed_place(entry)
         if self._decoder is None:
             self._decoder = zstd_decoder(self.name) if self.header.zstd else deflate_decoder()
         try:
@@ -130,6 +123,36 @@ class Qcow2Source(BlockSource):
         if keep:
             self._decoded.put(entry, data)
         return data
+
+    def stored_deflate(self, offset: int) -> bytes | None:
+        """Give a cluster's compressed bytes, which end where those of the next cluster start."""
+        cluster, inside = divmod(offset, self.header.cluster_size)
+        if inside or self.header.zstd or offset + self.header.cluster_size > self.size:
+            return None
+        entry, _ = self._entry(cluster)
+        if not entry & COMPRESSED_FLAG:
+            return None
+        host, length = self._compressed_place(entry)
+        following, _ = (
+            self._entry(cluster + 1) if offset + 2 * self.header.cluster_size <= self.size else (0, 0)
+        )
+        if following & COMPRESSED_FLAG:
+            end, _ = self._compressed_place(following)
+            if host < end < host + length:
+                length = end - host
+        return self._file.read_at(host, length)
+
+    def _compressed_place(self, entry: int) -> tuple[int, int]:
+        """Where a compressed cluster lies in the file, and how many bytes it has at most."""
+        offset_bits = 62 - (self.header.cluster_bits - 8)
+        host = entry & ((1 << offset_bits) - 1)
+        sectors = ((entry & (COMPRESSED_FLAG - 1)) >> offset_bits) + 1
+        length = min(sectors * 512 - (host & 511), self._file.size - host)
+        if length <= 0:
+            raise DamagedError(
+                f"a compressed cluster at byte {host} of the file is beyond its end", self.name
+            )
+        return host, length
 
     def _entry(self, cluster: int) -> tuple[int, int]:
         """Give the second-level entry of a cluster and its subcluster bitmap (0 where there are none)."""

@@ -82,6 +82,14 @@ class BlockSource(ABC):
         end = self.size if end is None else min(end, self.size)
         return joined(self._extents(start, end)) if start < end else iter(())
 
+    def stored_deflate(self, offset: int) -> bytes | None:
+        """Give the unit at ``offset`` as it is stored, where that is raw deflate (RFC 1951); any thread may.
+
+        The bytes may end too early or too late: who uses them decodes them and sees.
+        """
+        del offset
+        return None
+
     def close(self) -> None:  # noqa: B027 - most sources own nothing
         """Let go of files and memory; a second time does nothing."""
 
