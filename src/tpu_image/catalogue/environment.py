@@ -5,7 +5,7 @@ Document, section "Configura le variabili di ambiente".
 
 from __future__ import annotations
 
-from tpu_image.catalogue import boot_tasks, hardware
+from tpu_image.catalogue import boot_tasks, vfio_live
 from tpu_image.catalogue.boot_starts import BootTask
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError, pam_environment, tpu_env
@@ -15,7 +15,7 @@ from tpu_image.runtime import settings, system_environment
 from tpu_image.trees.base import Entry, Tree
 from tpu_image.trees.overlay import Overlay
 
-SECTION = 'document, section "Configura le variabili di ambiente" (R11)'
+SECTION = "document, section “Configura le variabili di ambiente” (R11)"
 SCRIPT = f"{boot_tasks.SCRIPT_DIRECTORY}/configure-env-vars.sh"
 SYSTEM_ENVIRONMENT_UNIT = "tpu-image-system-environment.service"
 READY_TARGET = "tpu-image-ready.target"
@@ -152,7 +152,7 @@ class MachineEnvironment(Requirement):
 
     def _judge_missing(self, tree: Tree) -> Verdict:
         path = settings.ENVIRONMENT_PATH
-        if not _has_tpu(tree):
+        if not vfio_live.functions(tree):
             return self.skipped(f"no TPU is present, and so no {path}")
         return self.failed(
             f"{path} does not exist on a machine with a TPU", Evidence(path, expected="settings")
@@ -209,22 +209,6 @@ class MachineEnvironment(Requirement):
             Evidence(path, expected=", ".join(lacking)),
             remedy=f"run: systemctl restart {SYSTEM_ENVIRONMENT_UNIT}",
         )
-
-
-def _has_tpu(tree: Tree) -> bool:
-    directory = "/sys/bus/pci/devices"
-    for name in tree.names(directory):
-        vendor, device = (_identifier(tree, f"{directory}/{name}/{field}") for field in ("vendor", "device"))
-        if vendor is not None and device is not None and hardware.identify(vendor, device, None) is not None:
-            return True
-    return False
-
-
-def _identifier(tree: Tree, path: str) -> int | None:
-    try:
-        return int(tree.read_text_if_present(path, 64) or "", 16)
-    except ValueError:
-        return None
 
 
 def _user_id(tree: Tree, name: str) -> int | None:
