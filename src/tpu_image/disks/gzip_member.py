@@ -83,7 +83,7 @@ def reuse(stored: bytes, length: int) -> Chunk | None:
     decoder = isal_zlib.decompressobj(RAW_DEFLATE)
     try:
         data = decoder.decompress(continued + FINAL_BLOCK, length + 1)
-    except isal_zlib.IsalError:
+    except isal_zlib.error:  # type: ignore[misc]  # the stubs make a function of it
         return None
     if len(data) != length or not decoder.eof or decoder.unused_data:
         return None
