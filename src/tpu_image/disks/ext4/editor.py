@@ -294,9 +294,10 @@ class Ext4Editor:
     def _create(self, parent: InodeRecord, name: bytes, node: Node) -> InodeRecord:
         directory = isinstance(node, Directory)
         number = self._groups.take_inode(self._group_of(parent), directory=directory)
-        record = self._load(number)
-        if record.inode.links:
+        held = self._inodes.get(number)
+        if held is not None and held.inode.links:
             raise self._filesystem.damaged(f"inode {number} is free and in use at once")
+        record = self._load(number)
         record.reset(FORMATS[type(node)] | _permissions(node), node.uid, node.gid, self._time)
         if directory:
             self._make_directory(parent, record)
