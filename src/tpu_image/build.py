@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Built:
-    """What came of it. Where the image does not hold and so was not written, ``archive`` is None."""
+    """What came of it. ``archive`` is None where the image does not hold and so was not written."""
 
     changes: tuple[Change, ...]
     verdicts: tuple[Verdict, ...]
@@ -106,8 +105,9 @@ def build(request: Request, report: Report | None = None, describe: Describe | N
         TreeError, FormatError: a file in the base cannot be read or does not parse.
         OSError: the output cannot be written.
     """
+    _refuse_output(request.output, request.form)
     with open_image(request.base) as base:
-        _refuse_output(request, base)
+        _refuse_base(request.output, base)
         before = _state(request.base)
         with hashed(request.base) as base_sha256:
             disk = EditedDisk(base, seal.whole_gib(base.size))
@@ -142,27 +142,29 @@ def _state(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _refuse_output(request: Request, base: BlockSource) -> None:
-    output = request.output
-    if request.form == "gce" and not output.name.endswith(".tar.gz"):
+def _refuse_output(output: Path, form: str) -> None:
+    """Refuse a name that cannot be, before any work."""
+    if form == "gce" and not output.name.endswith(".tar.gz"):
         raise DiskError(
             "Compute Engine imports names that end in .tar.gz alone",
             str(output),
             f"name it {output.name.split('.')[0]}.tar.gz, or choose --format raw",
         )
     for path in (output, manifest_path(output)):
-        if not path.exists():
-            continue
-        status = path.stat()
-        if (status.st_dev, status.st_ino) in base.files:
-            raise DiskError("is the base itself, which is never changed", str(path), "name another file")
-        if not stat.S_ISREG(status.st_mode):
+        if path.exists() and not path.is_file():
             raise DiskError("is no regular file, so it cannot be replaced", str(path), "name another file")
     folder = output.resolve().parent
     if not folder.is_dir():
         raise DiskError("is no folder to write to", str(folder), "make it first")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise DiskError("may not be written to", str(folder), "name a file in a folder of yours")
+
+
+def _refuse_base(output: Path, base: BlockSource) -> None:
+    """Refuse to replace a file that the base is stored in."""
+    for path in (output, manifest_path(output)):
+        if path.exists() and (path.stat().st_dev, path.stat().st_ino) in base.files:
+            raise DiskError("is the base itself, which is never changed", str(path), "name another file")
 
 
 def _edit(disk: EditedDisk, request: Request) -> tuple[Change, ...]:

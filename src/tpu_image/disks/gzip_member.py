@@ -13,7 +13,7 @@ import contextlib
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from isal import isal_zlib
 
@@ -31,8 +31,25 @@ LEVEL = 1
 RAW_DEFLATE = -15
 
 EMPTY_BLOCK = b"\0\0\0\xff\xff"
-EMPTY_BLOCK_BEHIND = EMPTY_BLOCK[1:]
-"""A stored block of no bytes; and without its header, which stands in the byte before (RFC 1951, section 3.2.4)."""
+"""A stored block of no bytes (RFC 1951, section 3.2.4)."""
+
+
+def _probe() -> bytes:
+    """Bytes behind a block that decode in two ways, by whether a stored block's header is before or in the first.
+
+    Either way they are a stored block whose length and complement agree, and a last block behind it: of 248 bytes
+    where F8 00 is the length, of 1792 where 00 07 is.
+    """
+    probe = bytearray(b"\xf8\x00\x07\xff\xf8".ljust(1797, b"?") + FINAL_BLOCK)
+    probe[252:254] = FINAL_BLOCK
+    return bytes(probe)
+
+
+_PROBE = _probe()
+_ENDINGS = {(_PROBE[4:252], _PROBE[254:]): EMPTY_BLOCK[1:], (_PROBE[5:1797], b""): EMPTY_BLOCK}
+"""How an empty block is written, by what the probe decodes to and what of it is left over."""
+
+_DAMAGED = cast("type[Exception]", isal_zlib.error)
 
 _ONE_BLOCK = (0b011, 0b101)
 """First bits of a stream of one block with fixed or dynamic codes."""
@@ -66,7 +83,8 @@ def reuse(stored: bytes, length: int) -> Chunk | None:
 
     A stream of one block says so in its first bit; cleared, another block may follow. That is an empty stored block,
     which brings the stream to a whole byte. Its header is three zero bits: they are the unused bits of the last byte
-    where it has three, else a byte of their own. Which it is shows in the decoding, which the CRC-32 takes anyway.
+    where it has three, else a byte of their own. :data:`_PROBE` shows which, in the one decoding that the CRC-32
+    takes anyway.
 
     Args:
         stored: the stream and nothing behind it.
@@ -77,17 +95,16 @@ def reuse(stored: bytes, length: int) -> Chunk | None:
     """
     if not stored or stored[0] & 7 not in _ONE_BLOCK:
         return None
-    # A one among the last three bits is part of the block's last code.
-    empty = EMPTY_BLOCK_BEHIND if stored[-1] < 0x20 else EMPTY_BLOCK
-    continued = bytes((stored[0] & ~1,)) + stored[1:] + empty
+    continued = bytes((stored[0] & ~1,)) + stored[1:]
     decoder = isal_zlib.decompressobj(RAW_DEFLATE)
     try:
-        data = decoder.decompress(continued + FINAL_BLOCK, length + 1)
-    except isal_zlib.error:  # type: ignore[misc]  # the stubs make a function of it
+        data = decoder.decompress(continued + _PROBE, length + len(_PROBE))
+    except _DAMAGED:
         return None
-    if len(data) != length or not decoder.eof or decoder.unused_data:
+    probed = (data[length:], decoder.unused_data) if decoder.eof else None
+    if probed not in _ENDINGS:
         return None
-    return Chunk(continued, isal_zlib.crc32(data), length)
+    return Chunk(continued + _ENDINGS[probed], isal_zlib.crc32(memoryview(data)[:length]), length)
 
 
 def joined(chunks: Sequence[Chunk]) -> Chunk:

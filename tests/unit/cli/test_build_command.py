@@ -50,7 +50,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    taken = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 22):
+            taken.update(piece)
+    return taken.hexdigest()
 
 
 def process(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -36,6 +36,20 @@ writes = st.tuples(st.just("write"), offsets, st.binary(min_size=1, max_size=3 *
 discards = st.tuples(st.just("discard"), offsets, st.integers(1, 4 * PAGE))
 
 
+def in_order(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pages that lie in one of the ranges, each a range."""
+    return [
+        (page, PAGE)
+        for page in range(0, SIZE, PAGE)
+        if any(offset <= page and page + PAGE <= offset + length for offset, length in ranges)
+    ]
+
+
+def test_holes_out_of_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="out of order"):
+        EditedDisk(Memory(bytes(SIZE))).discard([(PAGE, PAGE), (0, PAGE)])
+
+
 @given(
     pages=st.lists(st.booleans(), min_size=6, max_size=10),
     discarded=st.lists(discards, max_size=3),
@@ -55,7 +69,7 @@ def test_reads_and_extents_are_those_of_a_plain_disk(
         low, high = -(-offset // PAGE) * PAGE, min(SIZE, offset + length) // PAGE * PAGE
         if low < high:
             plain[low:high] = bytes(high - low)
-    disk.discard((offset, min(length, SIZE - offset)) for _, offset, length in discarded)
+    disk.discard(in_order([(offset, min(length, SIZE - offset)) for _, offset, length in discarded]))
     for _, offset, data in written:
         data = data[: SIZE - offset]
         plain[offset : offset + len(data)] = data

@@ -20,18 +20,18 @@ from tpu_image.disks.ext4.edit_directory import (
 from tpu_image.disks.ext4.edit_groups import Groups
 from tpu_image.disks.ext4.edit_inode import InodeRecord
 from tpu_image.disks.ext4.edit_mapping import block_pointers, extent_tree
+from tpu_image.disks.ext4.edit_walk import Walk
 from tpu_image.disks.ext4.features import INCOMPATIBLE_NAMES, READ_ONLY_NAMES, feature_names
 from tpu_image.disks.ext4.filesystem import DIRECTORY_LIMIT, Ext4FileSystem
 from tpu_image.disks.ext4.inode import (
     FLAG_CASEFOLD,
     FLAG_EA_INODE,
     FLAG_ENCRYPT,
-    FLAG_EXTENTS,
     FLAG_INLINE_DATA,
     FLAG_VERITY,
     ROOT_INODE,
 )
-from tpu_image.disks.ext4.mapping import MappingError, Run, runs_of
+from tpu_image.disks.ext4.mapping import Run
 from tpu_image.disks.ext4.superblock import REPAIR, UNCLEAN_REMEDY
 from tpu_image.trees.memory import Directory, File, Node, Symlink
 
@@ -63,12 +63,6 @@ REFUSED_FLAGS = {
 FILE_TYPES: dict[type[Node], int] = {File: 1, Directory: 2, Symlink: 7}
 """File types in directory entries (``EXT4_FT_*``)."""
 FORMATS: dict[type[Node], int] = {File: stat.S_IFREG, Directory: stat.S_IFDIR, Symlink: stat.S_IFLNK}
-
-FILE_BLOCKS = 1 << 32
-"""More blocks than any file has."""
-
-CONTENT_LIMIT = 1 << 20
-"""Blocks of a file that is changed or removed: 4 GiB at the usual block size."""
 
 LINK_IN_INODE = 60
 """Targets shorter than this stand in the inode itself."""
@@ -300,9 +294,10 @@ class Ext4Editor:
     def _create(self, parent: InodeRecord, name: bytes, node: Node) -> InodeRecord:
         directory = isinstance(node, Directory)
         number = self._groups.take_inode(self._group_of(parent), directory=directory)
-        record = self._load(number)
-        if record.inode.links:
+        held = self._inodes.get(number)
+        if held is not None and held.inode.links:
             raise self._filesystem.damaged(f"inode {number} is free and in use at once")
+        record = self._load(number)
         record.reset(FORMATS[type(node)] | _permissions(node), node.uid, node.gid, self._time)
         if directory:
             self._make_directory(parent, record)
@@ -363,8 +358,8 @@ class Ext4Editor:
         record.set_times(self._time)
 
     def _free_content(self, record: InodeRecord) -> None:
-        runs, index = self._walk(record)
-        for run in [*runs, *(Run(0, block, 1) for block in index)]:
+        walk = self._walk(record)
+        for run in [*walk.runs, *(Run(0, block, 1) for block in walk.index)]:
             self._give_back(run)
         record.set_mapping(b"", extents=False)
         record.set_blocks(bool(record.inode.attribute_block))
@@ -382,56 +377,12 @@ class Ext4Editor:
         for block in {*blocks[:edge], *blocks[-edge:]}:
             self._blocks[block] = bytes(self._superblock.block_size)
 
-    def _walk(self, record: InodeRecord) -> tuple[list[Run], list[int]]:
-        """The blocks of the content as runs, and the blocks that index them.
-
-        Raises:
-            DamagedError: some are no blocks that a file can hold, or more than the inode counts.
-            UnsupportedError: there are very many, or the inode holds blocks beside those, which reading does not
-                show: preallocated ones.
-        """
-        inode = record.inode
-        attributes = bool(inode.attribute_block)
-        counted, rest = divmod(record.sectors, self._superblock.block_size // 512)
-        if counted == attributes and not rest and not inode.flags & FLAG_EXTENTS:
-            return [], []  # nothing but a short link's target, or nothing at all
-        limit = min(counted, CONTENT_LIMIT) - attributes
-        index: list[int] = []
-        runs: list[Run] = []
-        held = 0
-
-        def count(block: int, blocks: int) -> None:
-            nonlocal held
-            held += blocks
-            if held > limit:
-                raise UnsupportedError(
-                    f"inode {record.number} holds more blocks than it counts, or very many",
-                    self._disk.name,
-                    REPAIR,
-                )
-            self._groups.check_content(block, blocks)
-
-        def read(block: int) -> bytes:
-            count(block, 1)
-            index.append(block)
-            return self._block(block)
-
-        try:
-            for run in runs_of(inode, 0, FILE_BLOCKS, self._superblock.block_size, read):
-                count(run.physical, run.blocks)
-                runs.append(run)
-        except MappingError as error:
-            raise DamagedError(f"inode {record.number}: {error}", self._disk.name, REPAIR) from None
-        if held + attributes != counted or rest:
-            raise UnsupportedError(
-                f"inode {record.number} holds preallocated blocks",
-                self._disk.name,
-                "write the file anew in the base",
-            )
-        return runs, index
+    def _walk(self, record: InodeRecord) -> Walk:
+        size = self._superblock.block_size
+        return Walk(record, size, self._disk.name, self._groups.check_content, self._block)
 
     def _runs(self, record: InodeRecord) -> list[Run]:
-        return self._walk(record)[0]
+        return self._walk(record).runs
 
     def _block_numbers(self, record: InodeRecord) -> list[int]:
         return [
@@ -446,7 +397,7 @@ class Ext4Editor:
 
     def _map(self, record: InodeRecord, runs: Sequence[Run]) -> None:
         """Make the inode lead to these blocks, with a new index where one is needed."""
-        for block in self._walk(record)[1]:
+        for block in self._walk(record).index:
             self._groups.give_back_blocks(block, 1)
             self._blocks.pop(block, None)
 
