@@ -54,7 +54,7 @@ def run(tool: str, *arguments: object, text: str = "", good: tuple[int, ...] = (
         done = subprocess.run(command, input=text.encode(), capture_output=True, env=ENVIRONMENT)
     except FileNotFoundError:
         pytest.fail(f"{tool} is not installed: apt-get install {PACKAGES.get(tool, tool)}")
-    assert done.returncode in good, f"{command}: {done.stderr.decode()}"
+    assert done.returncode in good, f"{command}: {done.stdout.decode(errors='replace')}{done.stderr.decode()}"
     return done.stdout.decode("utf-8", "surrogateescape")
 
 

@@ -41,7 +41,12 @@ PACKAGES_LIMIT = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Request:
-    """What to build: ``time`` is seconds since 1970 that new files and the archive carry."""
+    """What to build.
+
+    Attributes:
+        time: seconds since 1970 that new files and the archive carry.
+        size: bytes of the disk, whole GiB; the root grows to its end. 0 leaves the root as large as it is.
+    """
 
     base: Path
     output: Path
@@ -51,6 +56,7 @@ class Request:
     force: bool = False
     time: int = 0
     threads: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,10 @@ def build(request: Request, report: Report | None = None, describe: Describe | N
         _refuse_base(request.output, base)
         before = _state(request.base)
         with hashed(request.base) as base_sha256:
-            disk = EditedDisk(base, seal.whole_gib(base.size))
+            disk = EditedDisk(base, _disk_size(request, base))
             seal.move_backup_gpt(disk)
+            if request.size:
+                seal.grow_root(disk)
             changes = _edit(disk, request)
             disk.discard(free_ranges(disk, open_tree(disk)))
             # As a check of the finished image would: opened anew, nothing remembered.
@@ -165,6 +173,16 @@ def _refuse_base(output: Path, base: BlockSource) -> None:
     for path in (output, manifest_path(output)):
         if path.exists() and (path.stat().st_dev, path.stat().st_ino) in base.files:
             raise DiskError("is the base itself, which is never changed", str(path), "name another file")
+
+
+def _disk_size(request: Request, base: BlockSource) -> int:
+    if request.size and request.size < base.size:
+        raise DiskError(
+            f"is a disk of {base.size} bytes, more than --size gives ({request.size}), and disks only grow",
+            str(request.base),
+            f"give --size {seal.whole_gib(base.size) >> 30}G or more",
+        )
+    return request.size or seal.whole_gib(base.size)
 
 
 def _edit(disk: EditedDisk, request: Request) -> tuple[Change, ...]:

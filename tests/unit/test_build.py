@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
@@ -176,6 +177,41 @@ def test_an_image_of_every_kind_of_disk_is_clean_and_holds(
     assert not {Status.FAIL, Status.UNKNOWN} & set(statuses(output).values())
     if kind in (gpt, zstd, backing_chain, archive, separate_boot):
         assert "No problems found" in run("sgdisk", "--verify", disk)
+
+
+@pytest.mark.parametrize("kind", [gpt, mbr, unpartitioned, separate_boot, zstd])
+def test_the_root_fills_a_disk_that_was_grown(
+    kind: Callable[[Path], tuple[Path, list[int]]], tmp_path: Path
+) -> None:
+    made, starts = kind(tmp_path)
+    output, result = built(made, tmp_path, size=2 * GIB)
+    assert result.disk_size == 2 * GIB
+    disk = unpacked(output)
+    assert_clean(disk, *starts)
+    header = run("dumpe2fs", "-h", f"{disk}?offset={starts[-1]}" if starts[-1] else disk)
+    blocks, size = (int(re.findall(rf"^Block {what}: +(\d+)", header, re.M)[0]) for what in ("count", "size"))
+    assert 0 <= 2 * GIB - starts[-1] - blocks * size < 2 * bases.MIB
+    if starts[-1]:
+        assert "overlap" not in run("sfdisk", "--verify", disk)
+    assert output.stat().st_size < 40 * bases.MIB
+
+
+def test_a_size_below_the_base_is_refused(base: Path, tmp_path: Path) -> None:
+    large = sparse(tmp_path / "large", 3 * GIB)
+    with large.open("r+b") as file:
+        file.write(base.read_bytes())
+    with pytest.raises(DiskError, match=r"more than --size gives .*; give --size 3G or more"):
+        build(request(large, tmp_path / "out.tar.gz", size=2 * GIB))
+
+
+def test_a_root_before_another_partition_is_not_grown(tmp_path: Path) -> None:
+    root = bases.file_system(tmp_path / "root.ext4", bases.root_folder(tmp_path / "root"))
+    parts = [(bases.EFI, bases.efi_partition(tmp_path / "efi")), (bases.ROOT, root)]
+    for label, kinds in (("gpt", [bases.ROOT, bases.EFI]), ("dos", ["83", "ef"])):
+        swapped = [(kind, image) for kind, (_, image) in zip(kinds, reversed(parts), strict=True)]
+        made = bases.disk(tmp_path / label, *swapped, label=label)
+        with pytest.raises(UnsupportedError, match="partition 2 lies behind the root partition 1"):
+            build(request(made, tmp_path / "out.tar.gz", size=2 * GIB))
 
 
 @pytest.mark.parametrize("features", FEATURES)

@@ -16,6 +16,7 @@ from tpu_image.cli import NOT_OK, OK, options
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
 from tpu_image.disks.archive import Report
+from tpu_image.disks.seal import parse_size
 from tpu_image.manifest import manifest
 from tpu_image.output import emit
 from tpu_image.report.printable import printable
@@ -49,6 +50,12 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     help="gce: a .tar.gz that Compute Engine imports; raw: a plain sparse disk.",
 )
 @click.option(
+    "--size",
+    metavar="SIZE",
+    callback=lambda _context, _option, value: disk_size(value),
+    help="Grow the disk and its root file system, such as 20G.",
+)
+@click.option(
     "--keep-identity", is_flag=True, help="Leave machine-id, host keys and the like where they are."
 )
 @click.option("--force", is_flag=True, help="Write the image though a requirement does not hold.")
@@ -56,7 +63,14 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
 @options.quiet_option
 @options.debug_option
 def command(
-    base: Path, output: Path, form: str, keep_identity: bool, force: bool, profile: Profile, quiet: bool
+    base: Path,
+    output: Path,
+    form: str,
+    size: int,
+    keep_identity: bool,
+    force: bool,
+    profile: Profile,
+    quiet: bool,
 ) -> int:
     """Turn BASE into a TPU image and write it to OUT, checked, in one pass.
 
@@ -64,7 +78,7 @@ def command(
     needed, and nothing inside the image is executed.
     """
     try:
-        request = Request(base, output, profile, form, keep_identity, force, default_time())
+        request = Request(base, output, profile, form, keep_identity, force, default_time(), size=size)
     except ValueError as error:
         raise UnusableError(str(error)) from None
     began = time.monotonic()
@@ -81,6 +95,14 @@ def command(
     if not quiet:
         emit(summary(request, built, time.monotonic() - began))
     return OK if built.holds else NOT_OK
+
+
+def disk_size(text: str | None) -> int:
+    """Read what ``--size`` was given, in bytes; 0 where it was not."""
+    try:
+        return 0 if text is None else parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @contextlib.contextmanager

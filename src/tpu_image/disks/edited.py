@@ -29,6 +29,7 @@ class EditedDisk(BlockSource):
     def __init__(self, base: BlockSource, size: int | None = None) -> None:
         super().__init__(base.name, base.size if size is None else size, base.container)
         self.base = base
+        self._base_end = min(base.size, self.size)
         self.unit = max(base.unit, PAGE)
         self._pages: dict[int, bytearray] = {}
         self._order: list[int] | None = []
@@ -69,6 +70,10 @@ class EditedDisk(BlockSource):
             self._order = None
         return held
 
+    def cut_base(self, end: int) -> None:
+        """Have the disk read as zero from ``end`` on, but for what was and will be written over it."""
+        self._base_end = min(self._base_end, end)
+
     def discard(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Make parts read as zero: what a file system holds in free blocks is of no use to anybody.
 
@@ -97,7 +102,7 @@ class EditedDisk(BlockSource):
 
     def _read(self, offset: int, length: int) -> bytes:
         end = offset + length
-        stored = max(0, min(end, self.base.size) - offset)
+        stored = max(0, min(end, self._base_end) - offset)
         data = self.base.read_at(offset, stored) if stored else b""
         holes, pages = self._holes_in(offset, end), self._pages_in(offset, end)
         if not holes and not pages and stored == length:
@@ -115,7 +120,7 @@ class EditedDisk(BlockSource):
     def stored_deflate(self, offset: int) -> bytes | None:
         """Give a unit of the base as it is stored, where nothing of it was changed or discarded."""
         end = offset + self.base.unit
-        if end > self.base.size or self._pages_in(offset, end) or self._holes_in(offset, end):
+        if end > self._base_end or self._pages_in(offset, end) or self._holes_in(offset, end):
             return None
         return self.base.stored_deflate(offset)
 
@@ -149,7 +154,7 @@ class EditedDisk(BlockSource):
         yield from self._base_extents(position, end)
 
     def _base_extents(self, start: int, end: int) -> Iterator[Extent]:
-        stored = min(end, self.base.size)
+        stored = min(end, self._base_end)
         if start < stored:
             yield from self.base.extents(start, stored)
         if max(start, stored) < end:
@@ -168,3 +173,7 @@ class EditedSection(Section):
         if offset < 0 or offset + len(data) > self.size:
             raise ValueError(f"bytes {offset} to {offset + len(data)} are not on a part of {self.size}")
         self._disk.write_at(self.offset + offset, data)
+
+    def cut_base(self, end: int) -> None:
+        """Have the disk read as zero from ``end`` of this part on, as :meth:`EditedDisk.cut_base` does."""
+        self._disk.cut_base(self.offset + end)

@@ -1,4 +1,4 @@
-"""Making a disk one that Compute Engine imports: whole GiB, the GPT's backup at its end, roots grown into it.
+"""Making a disk one that Compute Engine imports: whole GiB, the GPT's backup at its end, the root grown if asked.
 
 Compute Engine wants disks of whole GiB (its page "Manually import boot disks"); growing leaves the backup GPT where the
 end was, which firmware and sfdisk(8) complain of. Layout: UEFI Specification 2.10, section 5.3.
@@ -6,9 +6,10 @@ end was, which firmware and sfdisk(8) complain of. Layout: UEFI Specification 2.
 
 from __future__ import annotations
 
+import re
 import struct
 
-from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.edited import EditedDisk, EditedSection
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.partitions import (
     GPT_ENTRY,
@@ -23,6 +24,27 @@ from tpu_image.disks.partitions import (
 GIB = 1 << 30
 
 PRIMARY_LBA = 1
+
+PRIMARY_PARTITIONS = 4
+"""Partitions that have an entry in the MBR itself."""
+
+LEAVE = "leave --size out"
+
+_SIZE = re.compile(r"([0-9]{1,9})([MGT])(?:iB)?", re.IGNORECASE)
+_UNITS = {"M": 1 << 20, "G": GIB, "T": 1 << 40}
+
+
+def parse_size(text: str) -> int:
+    """Read the size of a disk, such as ``20G``, ``20GiB`` or ``20480M``, in bytes.
+
+    Raises:
+        ValueError: it is none, or no whole number of GiB; the message says how to write one.
+    """
+    found = _SIZE.fullmatch(text)
+    size = int(found[1]) * _UNITS[found[2].upper()] if found else 0
+    if not size or size % GIB:
+        raise ValueError(f"{text!r} is no size of a disk: give whole GiB, such as 20G or 20480M")
+    return size
 
 
 def whole_gib(size: int) -> int:
@@ -134,27 +156,45 @@ def _write_protective_mbr(disk: EditedDisk, sector: int) -> None:
     disk.write_at(0, bytes(data))
 
 
+def grow_root(disk: EditedDisk) -> None:
+    """Let the root's partition and its file system reach the end of the disk.
+
+    Call :func:`move_backup_gpt` first.
+
+    Raises:
+        UnsupportedError: the partition or the file system has a form that is not grown; named.
+        DamagedError: what is there contradicts itself.
+    """
+    from tpu_image.disks.ext4.grow import grow
+    from tpu_image.disks.image_tree import open_tree
+
+    tree = open_tree(disk)
+    root = tree.root.volume
+    start, size = 0, disk.size
+    if root.partition is not None:
+        start, size = root.partition.start, grow_partition(disk, tree.table, root.partition)
+    grow(EditedSection(disk, start, size, root.source.name))
+
+
 def grow_partition(disk: EditedDisk, table: PartitionTable, partition: Partition) -> int:
-    """Let a partition of a GPT reach the last usable sector; return its new size in bytes.
+    """Let a partition reach the last usable sector; return its new size in bytes.
 
     Call :func:`move_backup_gpt` first and give the table as read afterwards.
 
     Raises:
-        UnsupportedError: the table is no GPT, or another partition lies behind this one.
+        UnsupportedError: another partition lies behind this one, or it is a logical one.
     """
-    if table.scheme != "gpt":
-        raise UnsupportedError(
-            f"growing a partition of a disk with partition table {table.scheme} is not supported",
-            disk.name,
-            "leave the size as it is; cloud-init grows the root at first boot",
-        )
     behind = [other for other in table.partitions if other.start > partition.start]
     if behind:
         raise UnsupportedError(
             f"partition {behind[0].number} lies behind the root partition {partition.number}",
             disk.name,
-            "leave the size as it is",
+            LEAVE,
         )
+    return (_grow_in_gpt if table.scheme == "gpt" else _grow_in_mbr)(disk, table, partition)
+
+
+def _grow_in_gpt(disk: EditedDisk, table: PartitionTable, partition: Partition) -> int:
     sector = table.sector_size
     header = disk.read_at(sector * PRIMARY_LBA, sector)
     first_entries = GPT_HEADER.unpack_from(header)[10]
@@ -167,3 +207,16 @@ def grow_partition(disk: EditedDisk, table: PartitionTable, partition: Partition
     GPT_ENTRY.pack_into(entries, offset, *fields)
     _write(disk, header, first_entries, bytes(entries), sector)
     return end - partition.start
+
+
+def _grow_in_mbr(disk: EditedDisk, table: PartitionTable, partition: Partition) -> int:
+    """Set the entry's number of sectors; what is beyond 32 bits of them stays unused."""
+    data = bytearray(disk.read_at(0, 512))
+    start = partition.start // table.sector_size
+    others = [entry[2] for entry in MBR_ENTRY.iter_unpack(data[446:510]) if entry[1] and entry[2] > start]
+    if partition.number > PRIMARY_PARTITIONS or others:
+        raise UnsupportedError("the root is in or before an extended partition", disk.name, LEAVE)
+    sectors = min(disk.size // table.sector_size - start, 0xFFFF_FFFF)
+    struct.pack_into("<I", data, 446 + (partition.number - 1) * MBR_ENTRY.size + 12, sectors)
+    disk.write_at(0, bytes(data))
+    return sectors * table.sector_size

@@ -135,6 +135,19 @@ def test_an_output_that_cannot_be_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("size", ["2G", "2GiB", "2048M"])
+def test_the_disk_can_be_grown(run: Run, base: Path, tmp_path: Path, size: str) -> None:
+    done = run("build", base, "-o", tmp_path / "out.tar.gz", "--size", size)
+    assert "for a disk of 2 GiB" in done.out
+
+
+@pytest.mark.parametrize("size", ["2", "20.5G", "1500M", "0G", "-2G", "2GB", "", "x"])
+def test_a_size_that_is_none_is_refused(run: Run, base: Path, tmp_path: Path, size: str) -> None:
+    done = run("build", base, "-o", tmp_path / "out.tar.gz", "--size", size)
+    assert done.status == 2
+    assert "give whole GiB, such as 20G or 20480M" in done.err
+
+
 def test_a_base_that_is_no_disk_is_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "base").write_bytes(b"text " * 1000)
     done = run("build", tmp_path / "base", "-o", tmp_path / "out.tar.gz")

@@ -85,6 +85,18 @@ def edit_disk(data: bytearray) -> None:
         disk.read_at(extent.offset, min(extent.length, 64 * KIB))
 
 
+def grow_disk(data: bytearray) -> None:
+    """Grow the root of a disk into one of a GiB."""
+    disk = WatchedDisk(data)
+    seal.move_backup_gpt(disk)
+    seal.grow_root(disk)
+    start, _ = partition_of(open_tree(disk))
+    table = 128 * KIB  # the GPT's own copies
+    assert all(first < table or start <= first for first, _ in disk.writes)
+    for extent in stored_extents(disk)[:20]:
+        disk.read_at(extent.offset, min(extent.length, 64 * KIB))
+
+
 def partition_of(tree: ImageTree) -> tuple[int, int]:
     source = tree.root.volume.source
     assert isinstance(source, Section)
@@ -136,6 +148,16 @@ def test_file_systems(name: str, tmp_path: Path) -> None:
     data = disk_of(tmp_path, FEATURES[name])
     edit_disk(bytearray(data))
     fuzz(bytes(data), list(areas_of(data)), 500, edit_disk)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_file_systems_that_grow(name: str, tmp_path: Path) -> None:
+    data = disk_of(tmp_path, FEATURES[name])
+    grow_disk(bytearray(data))
+    filesystem = Ext4FileSystem(Section(EditedDisk(BytesSource(data)), START, 1024 * KIB))
+    resize = START + filesystem.inode_offset(7)
+    areas = [(START + KIB, 264), (START + KIB, 120), (START + 2 * KIB, 64), (resize, 128)]
+    fuzz(bytes(data), areas, 100, grow_disk)
 
 
 def test_partition_tables(tmp_path: Path) -> None:

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 from tpu_image.disks.crc32c import crc32c
 from tpu_image.disks.errors import UnsupportedError
-from tpu_image.disks.ext4.features import (
-    INCOMPATIBLE_META_BG,
-    READ_ONLY_BIGALLOC,
-)
+from tpu_image.disks.ext4.features import READ_ONLY_BIGALLOC
 from tpu_image.disks.ext4.filesystem import BLOCK_UNINITIALISED, INODE_UNINITIALISED, Ext4FileSystem
 
 GROUPS_LIMIT = 65536
@@ -39,8 +36,7 @@ class Bitmaps:
 
     def blocks_of(self, group: int) -> int:
         """How many blocks a group has; the last may have fewer than the others."""
-        first = self._filesystem.first_block_of(group)
-        return min(self._superblock.blocks_per_group, self._superblock.blocks - first)
+        return self._superblock.blocks_of(group)
 
     def block_bitmap(self, group: int) -> int:
         """Read a group's block bitmap as one number: bit ``n`` is set where its ``n``-th block is in use."""
@@ -100,28 +96,12 @@ class Bitmaps:
     def metadata_areas(self, group: int) -> tuple[tuple[int, int], ...]:
         """First block and length of what describes a group: copies of superblock and descriptors, bitmaps, inodes."""
         descriptor = self._filesystem.group(group)
-        table = self._superblock.inodes_per_group * self._superblock.inode_size
         return (
-            (self._filesystem.first_block_of(group), self._base_blocks(group)),
+            (self._filesystem.first_block_of(group), self._superblock.base_blocks(group)),
             (descriptor.block_bitmap, 1),
             (descriptor.inode_bitmap, 1),
-            (descriptor.inode_table, -(-table // self._filesystem.block_size)),
+            (descriptor.inode_table, self._superblock.inode_table_blocks),
         )
-
-    def _base_blocks(self, group: int) -> int:
-        """Blocks that the copies of superblock and descriptors take at the start of a group."""
-        superblock = self._superblock
-        copies = 1 if superblock.group_has_backup(group) else 0
-        per_block = self._filesystem.block_size // superblock.descriptor_size
-        meta_group = group // per_block
-        if superblock.incompatible & INCOMPATIBLE_META_BG and meta_group >= superblock.first_meta_group:
-            return copies + (1 if group % per_block in (0, 1, per_block - 1) else 0)
-        if not copies:
-            return 0
-        tables = -(-superblock.groups // per_block)
-        if superblock.incompatible & INCOMPATIBLE_META_BG:
-            tables = superblock.first_meta_group
-        return copies + tables + superblock.reserved_gdt_blocks
 
 
 def clear_runs(bitmap: int, count: int) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from tpu_image.disks.ext4.features import READ_ONLY_GDT_CHECKSUM
 from tpu_image.disks.ext4.filesystem import BLOCK_UNINITIALISED, INODE_UNINITIALISED, Ext4FileSystem
 from tpu_image.disks.ext4.mapping import Run
 from tpu_image.disks.ext4.metadata_zone import MetadataZone
-from tpu_image.disks.ext4.superblock import OFFSET, REPAIR
+from tpu_image.disks.ext4.superblock import OFFSET, REPAIR, Superblock, sealed
 
 FULL = "give the file system more room: tpu-image build --size, or remove what is not needed"
 
@@ -52,6 +52,36 @@ class Group:
     def clear(self, flag: int) -> None:
         """Note that a part of the group is initialised now."""
         struct.pack_into("<H", self.descriptor, 18, self.flags & ~flag)
+
+    def write_block_bitmap(
+        self, disk: EditedDisk | EditedSection, superblock: Superblock, bitmap: bytes | bytearray
+    ) -> None:
+        """Write the block bitmap, a whole block, and note its checksum in the descriptor."""
+        if superblock.has_checksums:
+            checksum = crc32c(superblock.checksum_seed, bytes(bitmap[: superblock.clusters_per_group // 8]))
+            self.put(24, 56, checksum)
+        disk.write_at(self.block_bitmap_block * superblock.block_size, bytes(bitmap))
+
+    def write_inode_bitmap(
+        self, disk: EditedDisk | EditedSection, superblock: Superblock, bitmap: bytes | bytearray
+    ) -> None:
+        """Write the inode bitmap, a whole block, and note its checksum in the descriptor."""
+        if superblock.has_checksums:
+            checksum = crc32c(superblock.checksum_seed, bytes(bitmap[: superblock.inodes_per_group // 8]))
+            self.put(26, 58, checksum)
+        disk.write_at(self.inode_bitmap_block * superblock.block_size, bytes(bitmap))
+
+    def seal(self, superblock: Superblock) -> None:
+        """Bring the descriptor's checksum up to date, where the file system has them."""
+        number = self.number.to_bytes(4, "little")
+        before, behind = bytes(self.descriptor[:30]), bytes(self.descriptor[32:])
+        if superblock.has_checksums:
+            checksum = crc32c(superblock.checksum_seed, number + before + bytes(2) + behind) & 0xFFFF
+        elif superblock.read_only & READ_ONLY_GDT_CHECKSUM:
+            checksum = _crc16(superblock.uuid + number + before + behind)
+        else:
+            return
+        struct.pack_into("<H", self.descriptor, 30, checksum)
 
     @property
     def block_bitmap_block(self) -> int:
@@ -252,33 +282,13 @@ class Groups:
         """Write bitmaps, descriptors and the superblock's counts, each with its checksum."""
         for group in self._groups.values():
             if group.block_bitmap is not None:
-                self._write_bitmap(group, group.block_bitmap, group.block_bitmap_block, 24, 56)
+                group.write_block_bitmap(self._disk, self._superblock, group.block_bitmap)
             if group.inode_bitmap is not None:
-                self._write_bitmap(group, group.inode_bitmap, group.inode_bitmap_block, 26, 58)
+                group.write_inode_bitmap(self._disk, self._superblock, group.inode_bitmap)
             if group.block_bitmap is not None or group.inode_bitmap is not None:
-                self._seal_descriptor(group)
+                group.seal(self._superblock)
                 self._disk.write_at(self._filesystem.descriptor_offset(group.number), bytes(group.descriptor))
         self._write_counts()
-
-    def _write_bitmap(self, group: Group, bitmap: bytearray, block: int, low: int, high: int) -> None:
-        superblock = self._superblock
-        bits = superblock.clusters_per_group if low == 24 else superblock.inodes_per_group
-        if superblock.has_checksums:
-            value = crc32c(superblock.checksum_seed, bytes(bitmap[: bits // 8]))
-            group.put(low, high, value)
-        self._disk.write_at(block * superblock.block_size, bytes(bitmap))
-
-    def _seal_descriptor(self, group: Group) -> None:
-        superblock = self._superblock
-        number = group.number.to_bytes(4, "little")
-        before, behind = bytes(group.descriptor[:30]), bytes(group.descriptor[32:])
-        if superblock.has_checksums:
-            checksum = crc32c(superblock.checksum_seed, number + before + bytes(2) + behind) & 0xFFFF
-        elif superblock.read_only & READ_ONLY_GDT_CHECKSUM:
-            checksum = _crc16(superblock.uuid + number + before + behind)
-        else:
-            return
-        struct.pack_into("<H", group.descriptor, 30, checksum)
 
     def _write_counts(self) -> None:
         data = bytearray(self._disk.read_at(OFFSET, 1024))
@@ -290,9 +300,7 @@ class Groups:
         self._blocks_taken = self._inodes_taken = 0
         data[12:20] = (free_blocks & 0xFFFF_FFFF).to_bytes(4, "little") + free_inodes.to_bytes(4, "little")
         data[344:348] = (free_blocks >> 32).to_bytes(4, "little")
-        if self._superblock.has_checksums:
-            data[1020:] = crc32c(0xFFFF_FFFF, bytes(data[:1020])).to_bytes(4, "little")
-        self._disk.write_at(OFFSET, bytes(data))
+        self._disk.write_at(OFFSET, sealed(data))
 
 
 def _number(bitmap: bytearray) -> int:

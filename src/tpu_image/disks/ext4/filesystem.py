@@ -11,7 +11,7 @@ from tpu_image.disks.crc32c import crc32c
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.attributes import INLINE_DATA, Attribute, attributes_in_block, attributes_in_inode
 from tpu_image.disks.ext4.directory import entries_of
-from tpu_image.disks.ext4.features import INCOMPATIBLE_LARGE_DIRECTORY, INCOMPATIBLE_META_BG
+from tpu_image.disks.ext4.features import INCOMPATIBLE_LARGE_DIRECTORY
 from tpu_image.disks.ext4.inode import (
     FLAG_CASEFOLD,
     FLAG_EA_INODE,
@@ -23,7 +23,6 @@ from tpu_image.disks.ext4.inode import (
     parse_inode,
 )
 from tpu_image.disks.ext4.mapping import MappingError, Run, runs_of
-from tpu_image.disks.ext4.superblock import OFFSET as SUPERBLOCK_OFFSET
 from tpu_image.disks.ext4.superblock import REPAIR, Superblock, read_superblock
 from tpu_image.disks.source import BlockSource
 
@@ -103,7 +102,7 @@ class Ext4FileSystem:
     def _read_group(self, index: int) -> Group:
         size = self.superblock.descriptor_size
         block, position = divmod(index, self.block_size // size)
-        data = self.block(self._descriptor_block(block))[position * size : (position + 1) * size]
+        data = self.block(self.superblock.descriptor_block(block))[position * size : (position + 1) * size]
         stored = int.from_bytes(data[30:32], "little")
         if self.superblock.has_checksums:
             value = crc32c(self.superblock.checksum_seed, index.to_bytes(4, "little"))
@@ -121,19 +120,11 @@ class Ext4FileSystem:
             low[8] | checksums[1] << 16,
         )
 
-    def _descriptor_block(self, index: int) -> int:
-        """Find a block of the descriptor table, which meta_bg spreads over the groups it describes."""
-        superblock = self.superblock
-        if not superblock.incompatible & INCOMPATIBLE_META_BG or index < superblock.first_meta_group:
-            return SUPERBLOCK_OFFSET // self.block_size + 1 + index
-        group = index * (self.block_size // superblock.descriptor_size)
-        return self.first_block_of(group) + (1 if superblock.group_has_backup(group) else 0)
-
     def descriptor_offset(self, group: int) -> int:
         """Byte offset of a group's descriptor."""
         size = self.superblock.descriptor_size
         block, position = divmod(group, self.block_size // size)
-        return self._descriptor_block(block) * self.block_size + position * size
+        return self.superblock.descriptor_block(block) * self.block_size + position * size
 
     def inode_offset(self, number: int) -> int:
         """Byte offset of an inode's record.
@@ -148,7 +139,7 @@ class Ext4FileSystem:
 
     def first_block_of(self, group: int) -> int:
         """Number of a group's first block."""
-        return self.superblock.first_block + group * self.superblock.blocks_per_group
+        return self.superblock.first_block_of(group)
 
     def inode(self, number: int) -> Inode:
         """Read an inode."""

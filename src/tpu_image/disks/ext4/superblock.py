@@ -12,6 +12,7 @@ from tpu_image.disks.ext4.features import (
     COMPATIBLE_SPARSE_SUPER2,
     INCOMPATIBLE_64BIT,
     INCOMPATIBLE_CSUM_SEED,
+    INCOMPATIBLE_META_BG,
     INCOMPATIBLE_NAMES,
     INCOMPATIBLE_READABLE,
     INCOMPATIBLE_RECOVER,
@@ -98,6 +99,50 @@ class Superblock(NamedTuple):
         """Names of the features that a reader must know."""
         return feature_names(self.incompatible, INCOMPATIBLE_NAMES)
 
+    @property
+    def inode_table_blocks(self) -> int:
+        """Blocks of a group's inode table."""
+        return -(-self.inodes_per_group * self.inode_size // self.block_size)
+
+    @property
+    def groups_per_block(self) -> int:
+        """Descriptors that a block holds: the groups of a meta group."""
+        return self.block_size // self.descriptor_size
+
+    @property
+    def descriptor_blocks(self) -> int:
+        """Blocks of the descriptor table at the start of the file system: all, or those before the first meta group."""
+        if self.incompatible & INCOMPATIBLE_META_BG:
+            return self.first_meta_group
+        return -(-self.groups // self.groups_per_block)
+
+    def in_meta_group(self, group: int) -> bool:
+        """Whether a group's descriptor stands in the groups it describes (meta_bg)."""
+        meta_bg = self.incompatible & INCOMPATIBLE_META_BG
+        return bool(meta_bg) and group // self.groups_per_block >= self.first_meta_group
+
+    def base_blocks(self, group: int) -> int:
+        """Blocks that the copies of superblock and descriptors take at the start of a group."""
+        copies = 1 if self.group_has_backup(group) else 0
+        if self.in_meta_group(group):
+            return copies + (group % self.groups_per_block in (0, 1, self.groups_per_block - 1))
+        return copies and copies + self.descriptor_blocks + self.reserved_gdt_blocks
+
+    def first_block_of(self, group: int) -> int:
+        """Number of a group's first block."""
+        return self.first_block + group * self.blocks_per_group
+
+    def blocks_of(self, group: int) -> int:
+        """How many blocks a group has; the last may have fewer than the others."""
+        return min(self.blocks_per_group, self.blocks - self.first_block_of(group))
+
+    def descriptor_block(self, index: int) -> int:
+        """Find a block of the descriptor table, which meta_bg spreads over the groups it describes."""
+        group = index * self.groups_per_block
+        if not self.in_meta_group(group):
+            return OFFSET // self.block_size + 1 + index
+        return self.first_block_of(group) + self.group_has_backup(group)
+
     def group_has_backup(self, group: int) -> bool:
         """Whether a group starts with a copy of the superblock and the descriptors."""
         if self.compatible & COMPATIBLE_SPARSE_SUPER2:
@@ -125,6 +170,13 @@ def read_superblock(source: BlockSource, *, allow_unclean: bool = False) -> Supe
     _verify(source, data, superblock)
     _refuse(source, superblock, allow_unclean=allow_unclean)
     return superblock
+
+
+def sealed(data: bytes | bytearray) -> bytes:
+    """Give a superblock's bytes with the checksum right, where the file system has checksums."""
+    if not int.from_bytes(data[100:104], "little") & READ_ONLY_METADATA_CHECKSUM:
+        return bytes(data)
+    return bytes(data[:1020]) + crc32c(0xFFFF_FFFF, bytes(data[:1020])).to_bytes(4, "little")
 
 
 def _parse(source: BlockSource, data: bytes) -> Superblock:
