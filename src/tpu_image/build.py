@@ -17,7 +17,7 @@ from tpu_image.catalogue import readings
 from tpu_image.catalogue.image_state import wipe
 from tpu_image.catalogue.requirement import Profile, Verdict
 from tpu_image.disks import seal
-from tpu_image.disks.archive import ArchiveResult, Report, write_archive, write_raw
+from tpu_image.disks.archive import ArchiveResult, Report, write_archive, write_qcow2, write_raw
 from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.errors import DiskError
 from tpu_image.disks.image import open_image
@@ -29,8 +29,9 @@ from tpu_image.output import make_durable, whole_file, write_file
 from tpu_image.plan import Change, Plan
 from tpu_image.trees.base import Tree
 
-FORMATS = ("gce", "raw")
-"""``gce``: what Compute Engine imports, a .tar.gz with ``disk.raw``; ``raw``: a sparse file."""
+FORMATS = ("gce", "raw", "qcow2", "qcow2-zstd")
+"""``gce``: what Compute Engine imports, a .tar.gz with ``disk.raw``; ``raw``: a sparse file; ``qcow2``: QEMU's own
+format, compressed with deflate, which every reader knows, or with zstd, which QEMU does from 5.1 on."""
 
 LATEST = 1 << 33
 """Seconds since 1970 that a build may carry: what fits into a tar header, some 270 years."""
@@ -199,6 +200,9 @@ def _write(disk: EditedDisk, file: BinaryIO, request: Request, report: Report | 
     threads = request.threads or None
     if request.form == "raw":
         return write_raw(disk, file, threads=threads, report=report)
+    if request.form.startswith("qcow2"):
+        zstd = request.form == "qcow2-zstd"
+        return write_qcow2(disk, file, zstd=zstd, threads=threads, report=report)
     return write_archive(disk, file, modified=request.time, threads=threads, report=report)
 
 

@@ -247,6 +247,17 @@ def test_a_raw_image_is_the_disk_in_the_archive(base: Path, tmp_path: Path) -> N
 # --- what a build leaves, and what it takes away -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("form", ["qcow2", "qcow2-zstd"])
+def test_a_qcow2_image_is_the_same_disk(base: Path, tmp_path: Path, form: str) -> None:
+    qcow2 = build(request(base, tmp_path / "out.qcow2", form=form))
+    build(request(base, tmp_path / "out.raw", form="raw"))
+    run("qemu-img", "check", tmp_path / "out.qcow2")
+    run("qemu-img", "compare", tmp_path / "out.qcow2", tmp_path / "out.raw")
+    assert qcow2.archive
+    assert qcow2.archive.sha256 == sha256(tmp_path / "out.qcow2")
+    assert ("zstd" in run("qemu-img", "info", tmp_path / "out.qcow2")) == form.endswith("zstd")
+
+
 def test_a_second_build_changes_nothing(base: Path, tmp_path: Path) -> None:
     output, _ = built(base, tmp_path)
     again = tmp_path / "again.tar.gz"

@@ -47,7 +47,7 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     type=click.Choice(FORMATS),
     default="gce",
     show_default=True,
-    help="gce: a .tar.gz that Compute Engine imports; raw: a plain sparse disk.",
+    help="gce: a .tar.gz that Compute Engine imports; raw: a plain sparse disk; qcow2: compressed, for QEMU.",
 )
 @click.option(
     "--size",

@@ -146,6 +146,31 @@ def write_raw(
     return ArchiveResult(disk.size, digest.hexdigest(), total)
 
 
+def write_qcow2(
+    disk: EditedDisk,
+    file: BinaryIO,
+    *,
+    zstd: bool = False,
+    threads: int | None = None,
+    report: Report | None = None,
+) -> ArchiveResult:
+    """Write a disk as qcow2 with compressed clusters into an empty file.
+
+    Raises:
+        UnsupportedError: zstd is asked for and its Python package is not installed.
+    """
+    from tpu_image.disks import qcow2_writer
+
+    stored = qcow2_writer.write_qcow2(disk, file, zstd=zstd, threads=_threads(threads), report=report)
+    # The header comes last, so the file is hashed when it is whole; what was written is still in memory.
+    digest = hashlib.sha256()
+    size = file.seek(0)
+    while piece := file.read(PIECE):
+        digest.update(piece)
+        size += len(piece)
+    return ArchiveResult(size, digest.hexdigest(), stored)
+
+
 def _hash_zeros(digest: hashlib._Hash, count: int) -> None:
     zeros = bytes(min(count, PIECE))
     while count:

@@ -107,6 +107,16 @@ def reuse(stored: bytes, length: int) -> Chunk | None:
     return Chunk(continued + _ENDINGS[probed], isal_zlib.crc32(memoryview(data)[:length]), length)
 
 
+def ends_at(stored: bytes, length: int) -> int | None:
+    """Say how long a raw deflate stream of ``length`` bytes is that others may follow; None where there is none."""
+    decoder = isal_zlib.decompressobj(RAW_DEFLATE)
+    try:
+        data = decoder.decompress(stored, length + 1)
+    except _DAMAGED:
+        return None
+    return len(stored) - len(decoder.unused_data) if decoder.eof and len(data) == length else None
+
+
 def joined(chunks: Sequence[Chunk]) -> Chunk:
     """Make one part of several that follow one another."""
     if len(chunks) == 1:
