@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunningError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +18,7 @@ from tpu_image.catalogue import readings
 from tpu_image.catalogue.image_state import wipe
 from tpu_image.catalogue.requirement import Profile, Verdict
 from tpu_image.disks import seal
-from tpu_image.disks.archive import ArchiveResult, Report, write_archive, write_qcow2, write_raw
+from tpu_image.disks.archive import ArchiveResult, write_archive, write_qcow2, write_raw
 from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.errors import DiskError
 from tpu_image.disks.image import open_image
@@ -27,11 +28,15 @@ from tpu_image.disks.source import BlockSource
 from tpu_image.disks.tree_writer import free_ranges, write_nodes
 from tpu_image.output import make_durable, whole_file, write_file
 from tpu_image.plan import Change, Plan
+from tpu_image.progress import SILENT, Progress
 from tpu_image.trees.base import Tree
 
 FORMATS = ("gce", "raw", "qcow2", "qcow2-zstd")
 """``gce``: what Compute Engine imports, a .tar.gz with ``disk.raw``; ``raw``: a sparse file; ``qcow2``: QEMU's own
 format, compressed with deflate, which every reader knows, or with zstd, which QEMU does from 5.1 on."""
+
+HASHING_INTERVAL = 0.2
+"""Seconds between two reports while the base's hash is waited for."""
 
 LATEST = 1 << 33
 """Seconds since 1970 that a build may carry: what fits into a tar header, some 270 years."""
@@ -96,7 +101,7 @@ def manifest_path(output: Path) -> Path:
     return output.with_name(output.name + ".json")
 
 
-def build(request: Request, report: Report | None = None, describe: Describe | None = None) -> Built:
+def build(request: Request, progress: Progress = SILENT, describe: Describe | None = None) -> Built:
     """Make a TPU image of a base.
 
     The output appears under its name whole and checked, or not at all; the base is only read. Killed at any
@@ -104,7 +109,7 @@ def build(request: Request, report: Report | None = None, describe: Describe | N
 
     Args:
         request: what to build.
-        report: is told how far the writing is.
+        progress: is told how far it is.
         describe: gives the text of :func:`manifest_path`, which gets its name just before the image does.
 
     Raises:
@@ -113,15 +118,19 @@ def build(request: Request, report: Report | None = None, describe: Describe | N
         OSError: the output cannot be written.
     """
     _refuse_output(request.output, request.form)
+    progress.at("reading")
     with open_image(request.base) as base:
         _refuse_base(request.output, base)
         before = _state(request.base)
-        with hashed(request.base) as base_sha256:
+        with hashed(request.base, progress) as base_sha256:
             disk = EditedDisk(base, _disk_size(request, base))
             seal.move_backup_gpt(disk)
             if request.size:
+                progress.at("growing")
                 seal.grow_root(disk)
+            progress.at("planning")
             changes = _edit(disk, request)
+            progress.at("checking")
             disk.discard(free_ranges(disk, open_tree(disk)))
             # As a check of the finished image would: opened anew, nothing remembered.
             tree = open_system(disk)
@@ -131,8 +140,9 @@ def build(request: Request, report: Report | None = None, describe: Describe | N
             if not holds and not request.force:
                 return Built(changes, verdicts, holds, None, disk.size, packages, "")
             with whole_file(request.output) as file:
-                archive = _write(disk, file, request, report)
+                archive = _write(disk, file, request, progress)
                 built = Built(changes, verdicts, holds, archive, disk.size, packages, base_sha256())
+                progress.at("syncing")
                 make_durable(file)
                 if _state(request.base) != before:
                     raise DiskError(
@@ -196,14 +206,14 @@ def _edit(disk: EditedDisk, request: Request) -> tuple[Change, ...]:
     return plan.changes
 
 
-def _write(disk: EditedDisk, file: BinaryIO, request: Request, report: Report | None) -> ArchiveResult:
+def _write(disk: EditedDisk, file: BinaryIO, request: Request, progress: Progress) -> ArchiveResult:
     threads = request.threads or None
     if request.form == "raw":
-        return write_raw(disk, file, threads=threads, report=report)
+        return write_raw(disk, file, threads=threads, progress=progress)
     if request.form.startswith("qcow2"):
         zstd = request.form == "qcow2-zstd"
-        return write_qcow2(disk, file, zstd=zstd, threads=threads, report=report)
-    return write_archive(disk, file, modified=request.time, threads=threads, report=report)
+        return write_qcow2(disk, file, zstd=zstd, threads=threads, progress=progress)
+    return write_archive(disk, file, modified=request.time, threads=threads, progress=progress)
 
 
 def packages_of(tree: Tree) -> tuple[tuple[str, str], ...]:
@@ -220,23 +230,40 @@ def packages_of(tree: Tree) -> tuple[tuple[str, str], ...]:
 
 
 @contextlib.contextmanager
-def hashed(path: Path) -> Iterator[Callable[[], str]]:
+def hashed(path: Path, progress: Progress = SILENT) -> Iterator[Callable[[], str]]:
     """Take the SHA-256 of a file beside other work; the function given waits for it, in hexadecimal.
 
     Where the block ends before that, the hashing ends too.
     """
-    stop = threading.Event()
+    hashing = _Hashing(path)
     with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
-        digest = pool.submit(_sha256_of, path, stop)
+        digest = pool.submit(hashing.run)
+
+        def result() -> str:
+            while True:
+                try:
+                    return digest.result(timeout=HASHING_INTERVAL)
+                except StillRunningError:
+                    progress.at("hashing", hashing.done, path.stat().st_size)
+
         try:
-            yield digest.result
+            yield result
         finally:
-            stop.set()
+            hashing.stop.set()
 
 
-def _sha256_of(path: Path, stop: threading.Event) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while not stop.is_set() and (chunk := file.read(1 << 20)):
-            digest.update(chunk)
-    return digest.hexdigest()
+class _Hashing:
+    """The SHA-256 of a file, as far as it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stop = threading.Event()
+        self.done = 0
+
+    def run(self) -> str:
+        digest = hashlib.sha256()
+        with self.path.open("rb", buffering=0) as file:
+            while not self.stop.is_set() and (chunk := file.read(1 << 20)):
+                digest.update(chunk)
+                self.done += len(chunk)
+        return digest.hexdigest()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from tpu_image.build import FORMATS, Built, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
-from tpu_image.cli import NOT_OK, OK, options
+from tpu_image.cli import NOT_OK, OK, options, progress
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
-from tpu_image.disks.archive import Report
 from tpu_image.disks.seal import parse_size
 from tpu_image.manifest import manifest
 from tpu_image.output import emit
@@ -59,6 +55,7 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     "--keep-identity", is_flag=True, help="Leave machine-id, host keys and the like where they are."
 )
 @click.option("--force", is_flag=True, help="Write the image though a requirement does not hold.")
+@progress.option
 @options.profile_options
 @options.quiet_option
 @options.debug_option
@@ -69,6 +66,7 @@ def command(
     size: int,
     keep_identity: bool,
     force: bool,
+    shown: str,
     profile: Profile,
     quiet: bool,
 ) -> int:
@@ -82,8 +80,8 @@ def command(
     except ValueError as error:
         raise UnusableError(str(error)) from None
     began = time.monotonic()
-    with progress(quiet=quiet) as report:
-        built = build(request, report, manifest)
+    with progress.display(shown, quiet=quiet) as display:
+        built = build(request, display, manifest)
     if not quiet:
         emit("".join(f"{change}\n" for change in built.changes))
     for verdict in built.verdicts:
@@ -103,32 +101,6 @@ def disk_size(text: str | None) -> int:
         return 0 if text is None else parse_size(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-
-
-@contextlib.contextmanager
-def progress(*, quiet: bool) -> Iterator[Report | None]:
-    """Give a function that shows how far the writing is: one line that changes on a terminal, some in a pipe."""
-    if quiet or sys.stderr is None:
-        yield None
-        return
-    began = last = time.monotonic()
-    terminal = sys.stderr.isatty()
-
-    def show(done: int, total: int, written: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last < (0.2 if terminal else 5):
-            return
-        last = now
-        rate = done / (now - began) / 1e6
-        line = f"{done >> 20} of {total >> 20} MiB of the disk, {written >> 20} MiB written, {rate:.0f} MB/s"
-        click.echo(f"\r{line}\033[K" if terminal else line, err=True, nl=not terminal)
-
-    try:
-        yield show
-    finally:
-        if terminal:
-            click.echo("\r\033[K", err=True, nl=False)
 
 
 def summary(request: Request, built: Built, seconds: float) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -59,8 +61,21 @@ def command(
     TARGET is a directory that holds the root of an image, or / (the default): this machine, whose devices,
     kernel and limits are then looked at too. Nothing is changed.
     """
-    with opened(target, live) as it:
+    with shown(quiet=quiet or not Path(target).is_file()), opened(target, live) as it:
         report = inspect(it, profile, only)
     colored = wants_color(color) and output is None
     emit(reports.render(report, form, color=colored, quiet=quiet), output)
     return OK if report.ok else NOT_OK
+
+
+@contextlib.contextmanager
+def shown(*, quiet: bool) -> Iterator[None]:
+    """Show on a terminal that the block works: an archive is unpacked on the way to what is looked at."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    from tpu_image.cli.progress import display
+
+    with display() as progress:
+        progress.at("checking")
+        yield

@@ -19,7 +19,7 @@ from tpu_image.report.json import dump
         "tpu-image schema spec -o spec.schema.json   of the specification file, for an editor",
     ),
 )
-@click.argument("document", type=click.Choice(["build", "check", "spec"]))
+@click.argument("document", type=click.Choice(["build", "check", "progress", "spec"]))
 @options.output_option
 @options.debug_option
 def command(document: str, output: Path | None) -> None:
@@ -32,6 +32,10 @@ def command(document: str, output: Path | None) -> None:
         from tpu_image.manifest import build_schema
 
         schema = build_schema()
+    elif document == "progress":
+        from tpu_image.cli.progress import progress_schema
+
+        schema = progress_schema()
     else:
         from tpu_image.spec import json_schema
 

@@ -15,6 +15,7 @@ from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.gzip_member import Chunk, deflate, joined, reuse
 from tpu_image.disks.in_order import in_order
 from tpu_image.disks.source import Extent, ExtentKind
+from tpu_image.progress import SILENT, Progress
 
 PIECE = 4 * 1024 * 1024
 """Bytes of the disk that one thread reads, decodes and deflates at a time."""
@@ -24,9 +25,6 @@ THREADS_LIMIT = 8
 
 EXTENTS_LIMIT = 100_000
 """Parts of a disk that are told apart."""
-
-Report = Callable[[int, int, int], None]
-"""Is told how many bytes of the disk are done, of how many, and how many are written."""
 
 GAP = 64 * 1024
 """Bytes between stored parts below which they are written as one: a cluster of qcow2."""
@@ -94,7 +92,7 @@ def write_archive(
     *,
     modified: int,
     threads: int | None = None,
-    report: Report | None = None,
+    progress: Progress = SILENT,
 ) -> ArchiveResult:
     """Write a disk as Compute Engine imports it.
 
@@ -103,7 +101,7 @@ def write_archive(
         file: an empty file, at its start.
         modified: the member's time, seconds since 1970.
         threads: how many decode and deflate; as many as there are cores by default.
-        report: is told how far it is.
+        progress: is told how far it is.
     """
     stored = stored_extents(disk)
     total = sum(extent.length for extent in stored)
@@ -112,13 +110,13 @@ def write_archive(
         _parts(disk, stored, modified),
         sink,
         threads=_threads(threads),
-        report=None if report is None else lambda done, written: report(min(done, total), total, written),
+        report=lambda done: progress.at("writing", min(done, total), total),
     )
     return ArchiveResult(size, sink.hexdigest(), total)
 
 
 def write_raw(
-    disk: EditedDisk, file: BinaryIO, *, threads: int | None = None, report: Report | None = None
+    disk: EditedDisk, file: BinaryIO, *, threads: int | None = None, progress: Progress = SILENT
 ) -> ArchiveResult:
     """Write a disk as it is into an empty file, leaving holes where nothing is stored."""
     stored = stored_extents(disk)
@@ -139,8 +137,7 @@ def write_raw(
                 file.write(data)
                 position = offset + len(data)
                 done += len(data)
-            if report is not None:
-                report(done, total, done)
+            progress.at("writing", done, total)
     _hash_zeros(digest, disk.size - position)
     file.truncate(disk.size)
     return ArchiveResult(disk.size, digest.hexdigest(), total)
@@ -152,7 +149,7 @@ def write_qcow2(
     *,
     zstd: bool = False,
     threads: int | None = None,
-    report: Report | None = None,
+    progress: Progress = SILENT,
 ) -> ArchiveResult:
     """Write a disk as qcow2 with compressed clusters into an empty file.
 
@@ -161,13 +158,14 @@ def write_qcow2(
     """
     from tpu_image.disks import qcow2_writer
 
-    stored = qcow2_writer.write_qcow2(disk, file, zstd=zstd, threads=_threads(threads), report=report)
+    stored = qcow2_writer.write_qcow2(disk, file, zstd=zstd, threads=_threads(threads), progress=progress)
     # The header comes last, so the file is hashed when it is whole; what was written is still in memory.
     digest = hashlib.sha256()
-    size = file.seek(0)
+    size, done = file.seek(0, 2), file.seek(0)
     while piece := file.read(PIECE):
         digest.update(piece)
-        size += len(piece)
+        done += len(piece)
+        progress.at("hashing", done, size)
     return ArchiveResult(size, digest.hexdigest(), stored)
 
 

@@ -133,13 +133,13 @@ def write_member(
     sink: Sink,
     *,
     threads: int,
-    report: Callable[[int, int], None] | None = None,
+    report: Callable[[int], None] | None = None,
 ) -> int:
     """Write one gzip member of what ``parts`` give, in their order; return its length in bytes.
 
     Each part is called in a worker thread, so that reading and decoding share the cores with deflating; a few
-    a thread are held at a time. ``report`` is called after each with the bytes of input done and of output written
-    so far. An exception of a part or of the sink ends the work and is passed on.
+    a thread are held at a time. ``report`` is called after each with the bytes of input done so far. An exception of
+    a part or of the sink ends the work and is passed on.
     """
     sink.write(HEADER)
     written, total, crc = len(HEADER), 0, 0
@@ -151,7 +151,7 @@ def write_member(
             total += chunk.length
             written += len(chunk.deflated)
             if report is not None:
-                report(total, written)
+                report(total)
     tail = FINAL_BLOCK + struct.pack("<II", crc, total & 0xFFFFFFFF)
     sink.write(tail)
     return written + len(tail)

@@ -24,6 +24,7 @@ from tpu_image.disks.in_order import in_order
 from tpu_image.disks.qcow2 import COMPRESSED_FLAG
 from tpu_image.disks.qcow2_header import COMPRESSION_TYPE, MAGIC
 from tpu_image.disks.source import ExtentKind
+from tpu_image.progress import SILENT, Progress
 
 CLUSTER_BITS = 16
 CLUSTER = 1 << CLUSTER_BITS
@@ -74,9 +75,9 @@ def write_qcow2(
     *,
     zstd: bool = False,
     threads: int,
-    report: Callable[[int, int, int], None] | None = None,
+    progress: Progress = SILENT,
 ) -> int:
-    """Write a disk into an empty file; ``report`` is told the bytes done, of how many, and those written.
+    """Write a disk into an empty file; ``progress`` is told how far it is.
 
     Returns:
         Bytes of the disk that were looked at.
@@ -96,8 +97,7 @@ def write_qcow2(
         for count, clusters in packed:
             image.add(clusters)
             done += count << CLUSTER_BITS
-            if report is not None:
-                report(done, total, image.size)
+            progress.at("writing", done, total)
     image.finish()
     return total
 

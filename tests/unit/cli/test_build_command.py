@@ -85,6 +85,17 @@ def test_it_says_what_was_changed_and_what_comes_next(run: Run, base: Path, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.tar.gz", "out.tar.gz.json"]
 
 
+def test_every_stage_is_an_event(run: Run, base: Path, tmp_path: Path) -> None:
+    done = run(
+        "build", base, "-o", tmp_path / "out.qcow2", "--format", "qcow2", "--progress", "json", "--size", "2G"
+    )
+    events = [json.loads(line) for line in done.err.splitlines()]
+    stages = list(dict.fromkeys(event["stage"] for event in events))
+    assert stages == ["reading", "growing", "planning", "checking", "writing", "hashing", "syncing"]
+    last = [event for event in events if event["stage"] == "writing"][-1]
+    assert last["done"] == last["total"] > 0
+
+
 def test_quiet_says_nothing_where_all_is_well(run: Run, base: Path, tmp_path: Path) -> None:
     done = run("build", base, "-o", tmp_path / "out.raw", "--format", "raw", "--quiet")
     assert (done.status, done.out, done.err) == (0, "", "")

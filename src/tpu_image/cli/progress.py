@@ -1,0 +1,184 @@
+"""How far long work is, on standard error: one line that changes on a terminal, lines in a pipe, or JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import click
+
+from tpu_image.progress import SILENT, Progress
+from tpu_image.report.printable import printable
+from tpu_image.report.schema import closed_object
+
+CHOICES = ("auto", "plain", "json", "none")
+
+SCHEMA = "tpu-image/progress/1"
+"""Name of the shape of an event."""
+
+option = click.option(
+    "--progress",
+    "shown",
+    type=click.Choice(CHOICES),
+    default="auto",
+    show_default=True,
+    help="Progress on standard error; json: one event a line (tpu-image schema progress).",
+)
+
+TERMINAL_INTERVAL, LINE_INTERVAL, EVENT_INTERVAL = 0.2, 5.0, 0.5
+"""Seconds between two showings of one stage."""
+
+
+class State(NamedTuple):
+    """A stage and how far it is, in bytes; ``seconds`` it takes so far."""
+
+    stage: str
+    done: int
+    total: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second since the stage began."""
+        return self.done / self.seconds if self.seconds > 0 else 0.0
+
+    def event(self) -> dict[str, Any]:
+        """What JSON tells."""
+        return {
+            "schema": SCHEMA,
+            "stage": self.stage,
+            "done": self.done,
+            "total": self.total,
+            "unit": "bytes",
+            "rate": round(self.rate),
+        }
+
+    def __str__(self) -> str:
+        if not self.done:
+            return f"{self.stage}, {self.seconds:.0f} s"
+        of = f" of {self.total / 1e6:.0f}" if self.total else ""
+        return f"{self.stage}: {self.done / 1e6:.0f}{of} MB, {self.rate / 1e6:.0f} MB/s, {self.seconds:.0f} s"
+
+
+class Display(Progress):
+    """Shows the latest state from a thread of its own, so that work that says nothing is not silent either.
+
+    Args:
+        show: shows a state; a new stage at once, then one ``interval`` after another.
+        log: shows a line that stays.
+    """
+
+    def __init__(self, show: Callable[[State], None], log: Callable[[str], None], interval: float) -> None:
+        self._show = show
+        self._log = log
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._state: tuple[str, int, int] | None = None
+        self._began = 0.0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def at(self, stage: str, done: int = 0, total: int = 0) -> None:
+        """Note a state; the last one of a stage is shown before the next."""
+        with self._lock:
+            before, self._state = self._state, (stage, done, total)
+            if before is None or before[0] != stage:
+                if before is not None:
+                    self._show(State(*before, time.monotonic() - self._began))
+                self._began = time.monotonic()
+                self._show(State(stage, done, total, 0.0))
+        if before is None:
+            self._thread.start()
+
+    def log(self, line: str) -> None:
+        """Show a line that stays."""
+        with self._lock:
+            self._log(printable(line))
+
+    def _run(self) -> None:
+        while not self._end.wait(self._interval):
+            with self._lock:
+                self._show_latest()
+
+    def _show_latest(self) -> None:
+        if self._state is not None:
+            self._show(State(*self._state, time.monotonic() - self._began))
+
+    def close(self) -> None:
+        """Show the last state and no more."""
+        self._end.set()
+        if self._state is not None:
+            self._thread.join()
+            self._show_latest()
+
+
+@contextlib.contextmanager
+def display(choice: str = "auto", *, quiet: bool = False) -> Iterator[Progress]:
+    """Give what shows progress as it was asked for (one of :data:`CHOICES`), until the block ends."""
+    if choice == "none" or quiet or sys.stderr is None:
+        yield SILENT
+        return
+    terminal = choice == "auto" and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    it = _terminal() if terminal else _events() if choice == "json" else _lines()
+    try:
+        yield it
+    finally:
+        it.close()
+        if terminal:
+            _echo("\r\033[K", nl=False)
+
+
+def _terminal() -> Display:
+    def log(line: str) -> None:
+        _echo(f"\r\033[K{line}")
+
+    return Display(lambda state: _echo(f"\r{state}\033[K", nl=False), log, TERMINAL_INTERVAL)
+
+
+def _lines() -> Display:
+    def show(state: State) -> None:
+        if state.seconds >= interval / 2:  # what is over at once needs no line
+            _echo(str(state))
+
+    interval = 1.0 if sys.stderr.isatty() else LINE_INTERVAL
+    return Display(show, _echo, interval)
+
+
+def _events() -> Display:
+    def log(line: str) -> None:
+        _echo(json.dumps({"schema": SCHEMA, "log": line}))
+
+    return Display(lambda state: _echo(json.dumps(state.event())), log, EVENT_INTERVAL)
+
+
+def _echo(line: str, *, nl: bool = True) -> None:
+    with contextlib.suppress(OSError):  # a reader that left must not end the work
+        click.echo(line, err=True, nl=nl)
+
+
+def progress_schema() -> dict[str, Any]:
+    """Give the schema of an event of ``--progress json``."""
+    count = {"type": "integer", "minimum": 0}
+    named = {"schema": {"const": SCHEMA}}
+    state = {
+        **named,
+        "stage": {"type": "string", "description": "What is being done, in a word."},
+        "done": count,
+        "total": count | {"description": "0 where it is not known."},
+        "unit": {"const": "bytes"},
+        "rate": count | {"description": "Units a second since the stage began."},
+    }
+    log = {**named, "log": {"type": "string", "description": "A line for people."}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SCHEMA.replace('/', ':')}",
+        "title": "Event of tpu-image --progress json",
+        "description": "One a line on standard error. Lines that start with another character than { are messages.",
+        "oneOf": [closed_object(state), closed_object(log)],
+    }
