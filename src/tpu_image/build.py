@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunningError
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tpu_image.catalogue import readings
+from tpu_image.catalogue.distribution import distribution_of
 from tpu_image.catalogue.image_state import wipe
 from tpu_image.catalogue.requirement import Profile, Verdict
 from tpu_image.disks import seal
@@ -26,14 +27,20 @@ from tpu_image.disks.image_tree import open_tree
 from tpu_image.disks.objections import open_system
 from tpu_image.disks.source import BlockSource
 from tpu_image.disks.tree_writer import free_ranges, write_nodes
+from tpu_image.installed import Package, packages_of
 from tpu_image.output import make_durable, whole_file, write_file
 from tpu_image.plan import Change, Plan
 from tpu_image.progress import SILENT, Progress
-from tpu_image.trees.base import Tree
 
 FORMATS = ("gce", "raw", "qcow2", "qcow2-zstd")
 """``gce``: what Compute Engine imports, a .tar.gz with ``disk.raw``; ``raw``: a sparse file; ``qcow2``: QEMU's own
 format, compressed with deflate, which every reader knows, or with zstd, which QEMU does from 5.1 on."""
+
+HASHING_INTERVAL = 0.2
+"""Seconds between two reports while the base's hash is waited for."""
+
+LATEST = 1 << 33
+"""Seconds since 1970 that a build may carry: what fits into a tar header, some 270 years."""
 
 HASHING_INTERVAL = 0.2
 """Seconds between two reports while the base's hash is waited for."""
@@ -52,6 +59,7 @@ class Request:
     Attributes:
         time: seconds since 1970 that new files and the archive carry.
         size: bytes of the disk, whole GiB; the root grows to its end. 0 leaves the root as large as it is.
+        sbom: where a software bill of materials is wanted; the name says in which format.
     """
 
     base: Path
@@ -63,6 +71,7 @@ class Request:
     time: int = 0
     threads: int = 0
     size: int = 0
+    sbom: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -74,12 +83,13 @@ class Built:
     holds: bool
     archive: ArchiveResult | None
     disk_size: int
-    packages: tuple[tuple[str, str], ...]
+    packages: tuple[Package, ...]
+    distribution: str
     base_sha256: str
 
 
-Describe = Callable[[Request, Built], str]
-"""Writes down what a build did: the text of the file beside the image."""
+Describe = Callable[[Request, Built], Mapping[Path, str]]
+"""Writes down what a build did: texts by the files that they belong into, of those that :func:`outputs` gives."""
 
 
 def default_time() -> int:
@@ -101,6 +111,12 @@ def manifest_path(output: Path) -> Path:
     return output.with_name(output.name + ".json")
 
 
+def outputs(request: Request) -> tuple[Path, ...]:
+    """All files that a build may write: the image, and what is written down beside it."""
+    beside = (manifest_path(request.output), *([request.sbom] if request.sbom else []))
+    return request.output, *beside
+
+
 def build(request: Request, progress: Progress = SILENT, describe: Describe | None = None) -> Built:
     """Make a TPU image of a base.
 
@@ -110,17 +126,17 @@ def build(request: Request, progress: Progress = SILENT, describe: Describe | No
     Args:
         request: what to build.
         progress: is told how far it is.
-        describe: gives the text of :func:`manifest_path`, which gets its name just before the image does.
+        describe: gives the texts of the other :func:`outputs`, which get their names just before the image does.
 
     Raises:
         DiskError: the base cannot be read, or has a form that is not edited, or the output is unfit; named.
         TreeError, FormatError: a file in the base cannot be read or does not parse.
         OSError: the output cannot be written.
     """
-    _refuse_output(request.output, request.form)
+    _refuse_outputs(request)
     progress.at("reading")
     with open_image(request.base) as base:
-        _refuse_base(request.output, base)
+        _refuse_base(request, base)
         before = _state(request.base)
         with hashed(request.base, progress) as base_sha256:
             disk = EditedDisk(base, _disk_size(request, base))
@@ -135,13 +151,13 @@ def build(request: Request, progress: Progress = SILENT, describe: Describe | No
             # As a check of the finished image would: opened anew, nothing remembered.
             tree = open_system(disk)
             verdicts = tuple(readings.check(tree, request.profile))
-            packages = packages_of(tree)
+            found = packages_of(tree), distribution_of(tree).id or "linux"
             holds = readings.holds(verdicts)
             if not holds and not request.force:
-                return Built(changes, verdicts, holds, None, disk.size, packages, "")
+                return Built(changes, verdicts, holds, None, disk.size, *found, "")
             with whole_file(request.output) as file:
                 archive = _write(disk, file, request, progress)
-                built = Built(changes, verdicts, holds, archive, disk.size, packages, base_sha256())
+                built = Built(changes, verdicts, holds, archive, disk.size, *found, base_sha256())
                 progress.at("syncing")
                 make_durable(file)
                 if _state(request.base) != before:
@@ -151,7 +167,8 @@ def build(request: Request, progress: Progress = SILENT, describe: Describe | No
                         "stop what uses it, then build again",
                     )
                 if describe is not None:
-                    write_file(manifest_path(request.output), describe(request, built).encode())
+                    for path, text in describe(request, built).items():
+                        write_file(path, text.encode())
             return built
 
 
@@ -161,27 +178,28 @@ def _state(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _refuse_output(output: Path, form: str) -> None:
-    """Refuse a name that cannot be, before any work."""
-    if form == "gce" and not output.name.endswith(".tar.gz"):
+def _refuse_outputs(request: Request) -> None:
+    """Refuse names that cannot be, before any work."""
+    output = request.output
+    if request.form == "gce" and not output.name.endswith(".tar.gz"):
         raise DiskError(
             "Compute Engine imports names that end in .tar.gz alone",
             str(output),
             f"name it {output.name.split('.')[0]}.tar.gz, or choose --format raw",
         )
-    for path in (output, manifest_path(output)):
+    for path in outputs(request):
         if path.exists() and not path.is_file():
             raise DiskError("is no regular file, so it cannot be replaced", str(path), "name another file")
-    folder = output.resolve().parent
-    if not folder.is_dir():
-        raise DiskError("is no folder to write to", str(folder), "make it first")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise DiskError("may not be written to", str(folder), "name a file in a folder of yours")
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            raise DiskError("is no folder to write to", str(folder), "make it first")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise DiskError("may not be written to", str(folder), "name a file in a folder of yours")
 
 
-def _refuse_base(output: Path, base: BlockSource) -> None:
+def _refuse_base(request: Request, base: BlockSource) -> None:
     """Refuse to replace a file that the base is stored in."""
-    for path in (output, manifest_path(output)):
+    for path in outputs(request):
         if path.exists() and (path.stat().st_dev, path.stat().st_ino) in base.files:
             raise DiskError("is the base itself, which is never changed", str(path), "name another file")
 
@@ -214,19 +232,6 @@ def _write(disk: EditedDisk, file: BinaryIO, request: Request, progress: Progres
         zstd = request.form == "qcow2-zstd"
         return write_qcow2(disk, file, zstd=zstd, threads=threads, progress=progress)
     return write_archive(disk, file, modified=request.time, threads=threads, progress=progress)
-
-
-def packages_of(tree: Tree) -> tuple[tuple[str, str], ...]:
-    """Names and versions of the Debian packages that are installed, sorted; empty for another package manager."""
-    text = tree.read_text_if_present("/var/lib/dpkg/status", limit=PACKAGES_LIMIT) or ""
-    found = []
-    for paragraph in text.split("\n\n"):
-        fields = dict(
-            line.split(": ", 1) for line in paragraph.split("\n") if ": " in line and line[0] != " "
-        )
-        if fields.get("Status", "").endswith(" installed"):
-            found.append((fields.get("Package", ""), fields.get("Version", "")))
-    return tuple(sorted(found))
 
 
 @contextlib.contextmanager

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tpu_image import __version__
-from tpu_image.build import FORMATS, Built, Request
+from tpu_image.build import FORMATS, Built, Request, manifest_path
 from tpu_image.report.json import dump, profile_document, verdict_document
 from tpu_image.report.printable import printable
 from tpu_image.report.schema import COUNT, TEXT, closed_object, profile_schema, verdict_schema
 
 SCHEMA = "tpu-image/build/1"
 """Name of the shape: the number grows when a reader of the old shape could be misled."""
+
+
+def documents(request: Request, built: Built) -> dict[Path, str]:
+    """Give all that is written down beside an image: the manifest, and the bill of materials where it is wanted."""
+    texts = {manifest_path(request.output): manifest(request, built)}
+    if request.sbom is not None:
+        from tpu_image.sbom import sbom
+
+        texts[request.sbom] = sbom(request.sbom, request, built)
+    return texts
 
 
 def manifest(request: Request, built: Built) -> str:
@@ -33,7 +44,7 @@ def manifest(request: Request, built: Built) -> str:
         "changes": [printable(str(change)) for change in built.changes],
         "verdicts": [verdict_document(verdict) for verdict in built.verdicts],
         "packages": [
-            {"name": printable(name), "version": printable(version)} for name, version in built.packages
+            {"name": printable(name), "version": printable(version)} for name, version, _ in built.packages
         ],
     }
     return dump(content)

@@ -16,7 +16,7 @@ import pytest
 
 import build_bases as bases
 from disk_tools import edit, run, sparse, write_at
-from tpu_image.build import Built, Request, build, packages_of
+from tpu_image.build import Built, Request, build
 from tpu_image.catalogue import readings
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
@@ -24,8 +24,8 @@ from tpu_image.disks.ext4.tree import Ext4Tree
 from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import ImageTree
 from tpu_image.disks.objections import open_system
-from tpu_image.manifest import build_schema, manifest
-from tpu_image.trees.memory import File, MemoryTree
+from tpu_image.manifest import build_schema, documents
+from tpu_image.progress import Progress
 
 PROFILE = Profile(agent_elsewhere=True)
 TIME = 1_700_000_000
@@ -271,7 +271,7 @@ def test_two_builds_of_one_base_are_byte_for_byte_the_same(base: Path, tmp_path:
         folder = tmp_path / str(threads)
         folder.mkdir()
         asked = request(base, folder / "out.tar.gz", threads=threads)
-        build(asked, describe=manifest)
+        build(asked, describe=documents)
         texts.append((sha256(asked.output), (folder / "out.tar.gz.json").read_text()))
     assert texts[0] == texts[1]
 
@@ -319,7 +319,7 @@ def test_extended_attributes_outlive_a_change(tmp_path: Path) -> None:
 
 def test_the_manifest_tells_what_was_done(base: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.tar.gz"
-    result = build(request(base, output), describe=manifest)
+    result = build(request(base, output), describe=documents)
     document = json.loads((tmp_path / "out.tar.gz.json").read_text())
     jsonschema.validate(document, build_schema())
     assert document["base"] == {"name": base.name, "sha256": sha256(base)}
@@ -339,11 +339,6 @@ def test_the_manifest_tells_what_was_done(base: Path, tmp_path: Path) -> None:
     assert {v["requirement"]: v["status"] for v in document["verdicts"]} == {
         name: status.value for name, status in statuses(output).items()
     }
-
-
-def test_packages_of_another_package_manager_are_none() -> None:
-    assert packages_of(MemoryTree({})) == ()
-    assert packages_of(MemoryTree({"/var/lib/dpkg/status": File(b"\xff: \n\n: \n\n")})) == ()
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -419,7 +414,7 @@ def test_a_base_that_cannot_be_edited_is_named(kind: str, tmp_path: Path) -> Non
     made = make(tmp_path)
     before, there = sha256(made), set(tmp_path.iterdir())
     with pytest.raises((UnsupportedError, DamagedError), match=message):
-        build(request(made, tmp_path / "out.tar.gz"), describe=manifest)
+        build(request(made, tmp_path / "out.tar.gz"), describe=documents)
     assert set(tmp_path.iterdir()) == there
     assert sha256(made) == before
 
@@ -450,22 +445,24 @@ def test_a_base_that_changes_while_it_is_read_is_refused(base: Path, tmp_path: P
     made = tmp_path / "base"
     made.write_bytes(base.read_bytes())
 
-    def touch(done: int, total: int, written: int) -> None:
-        os.utime(made)
+    class Touching(Progress):
+        def at(self, stage: str, done: int = 0, total: int = 0) -> None:
+            if stage == "writing":
+                os.utime(made)
 
     with pytest.raises(DiskError, match="was changed while it was read"):
-        build(request(made, tmp_path / "out.tar.gz"), touch, manifest)
+        build(request(made, tmp_path / "out.tar.gz"), Touching(), documents)
     assert list(tmp_path.iterdir()) == [made]
 
 
 def test_an_image_that_does_not_hold_is_written_by_force_alone(tmp_path: Path) -> None:
     made = bases.gpt_disk(tmp_path, without=["/usr/bin/gcloud"])
     output = tmp_path / "out.tar.gz"
-    result = build(request(made, output), describe=manifest)
+    result = build(request(made, output), describe=documents)
     assert not result.holds
     assert result.archive is None
     assert not output.exists()
-    assert not build(request(made, output, force=True), describe=manifest).holds
+    assert not build(request(made, output, force=True), describe=documents).holds
     assert json.loads((tmp_path / "out.tar.gz.json").read_text())["ok"] is False
     assert_clean(unpacked(output), bases.offsets(made)[1])
 
@@ -474,7 +471,12 @@ def test_an_earlier_image_stays_until_the_new_one_is_whole(base: Path, tmp_path:
     output = tmp_path / "out.tar.gz"
     output.write_text("earlier")
     seen: list[str] = []
-    build(request(base, output), lambda *_: seen.append(output.read_text()))
+
+    class Looking(Progress):
+        def at(self, stage: str, done: int = 0, total: int = 0) -> None:
+            seen.append(output.read_text())
+
+    build(request(base, output), Looking())
     assert set(seen) == {"earlier"}
     subprocess.run(["gzip", "--test", output], check=True)
     assert list(tmp_path.iterdir()) == [output]

@@ -13,9 +13,10 @@ from tpu_image.cli import NOT_OK, OK, options, progress
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
 from tpu_image.disks.seal import parse_size
-from tpu_image.manifest import manifest
+from tpu_image.manifest import documents
 from tpu_image.output import emit
 from tpu_image.report.printable import printable
+from tpu_image.sbom import path_of
 
 SHOWN = (Status.FAIL, Status.UNKNOWN)
 
@@ -55,6 +56,12 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     "--keep-identity", is_flag=True, help="Leave machine-id, host keys and the like where they are."
 )
 @click.option("--force", is_flag=True, help="Write the image though a requirement does not hold.")
+@click.option(
+    "--sbom",
+    metavar="FORMAT|FILE",
+    help="Also write a software bill of materials: spdx or cyclonedx, beside the image, or a file named *.spdx.json"
+    " or *.cdx.json.",
+)
 @progress.option
 @options.profile_options
 @options.quiet_option
@@ -66,6 +73,7 @@ def command(
     size: int,
     keep_identity: bool,
     force: bool,
+    sbom: str | None,
     shown: str,
     profile: Profile,
     quiet: bool,
@@ -76,12 +84,22 @@ def command(
     needed, and nothing inside the image is executed.
     """
     try:
-        request = Request(base, output, profile, form, keep_identity, force, default_time(), size=size)
+        request = Request(
+            base,
+            output,
+            profile,
+            form,
+            keep_identity,
+            force,
+            default_time(),
+            size=size,
+            sbom=None if sbom is None else path_of(sbom, output),
+        )
     except ValueError as error:
         raise UnusableError(str(error)) from None
     began = time.monotonic()
     with progress.display(shown, quiet=quiet) as display:
-        built = build(request, display, manifest)
+        built = build(request, display, documents)
     if not quiet:
         emit("".join(f"{change}\n" for change in built.changes))
     for verdict in built.verdicts:
@@ -116,6 +134,8 @@ def summary(request: Request, built: Built, seconds: float) -> str:
         f"{name}: {archive.size >> 20} MiB for a disk of {built.disk_size >> 30} GiB, in {seconds:.1f} s",
         f"checked: {counts}",
     ]
+    if request.sbom is not None:
+        lines.append(f"bill of materials: {printable(str(request.sbom))}, {len(built.packages)} packages")
     if request.form == "gce":
         lines.append(
             f"next: gcloud storage cp {name} gs://BUCKET/ && gcloud compute images create NAME "

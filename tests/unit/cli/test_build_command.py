@@ -85,6 +85,15 @@ def test_it_says_what_was_changed_and_what_comes_next(run: Run, base: Path, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.tar.gz", "out.tar.gz.json"]
 
 
+def test_a_bill_of_materials_is_written_beside_the_image(run: Run, base: Path, tmp_path: Path) -> None:
+    done = run("build", base, "-o", tmp_path / "out.tar.gz", "--sbom", "spdx")
+    assert f"bill of materials: {tmp_path / 'out.tar.gz.spdx.json'}, " in done.out
+    bill = json.loads((tmp_path / "out.tar.gz.spdx.json").read_text())
+    assert [package["name"] for package in bill["packages"]] == ["out.tar.gz"]
+    assert run("build", base, "-o", tmp_path / "out.tar.gz", "--sbom", "bill").status == 2
+    assert run("build", base, "-o", tmp_path / "out.tar.gz", "--sbom", base).status == 2
+
+
 def test_every_stage_is_an_event(run: Run, base: Path, tmp_path: Path) -> None:
     done = run(
         "build", base, "-o", tmp_path / "out.qcow2", "--format", "qcow2", "--progress", "json", "--size", "2G"

@@ -21,9 +21,9 @@ from tpu_image.disks.raw import RawSource
 MIB = 1 << 20
 
 
-def written(disk: EditedDisk, path: Path, **options: bool) -> Path:
+def written(disk: EditedDisk, path: Path, *, zstd: bool = False) -> Path:
     with path.open("w+b") as file:
-        result = archive.write_qcow2(disk, file, threads=2, **options)
+        result = archive.write_qcow2(disk, file, threads=2, zstd=zstd)
     assert result.size == path.stat().st_size
     run("qemu-img", "check", "-f", "qcow2", path)
     return path
@@ -80,8 +80,9 @@ def test_clusters_of_a_base_are_carried_over_unless_they_were_changed(tmp_path: 
         disk.discard([(11 * MIB, MIB)])
         image = written(disk, tmp_path / "image")
         with image.open("rb") as file:
-            assert base.stored_deflate(9 * MIB) in (content := file.read())
-        assert base.stored_deflate(10 * MIB) not in content
+            written_bytes = file.read()
+        assert (base.stored_deflate(9 * MIB) or b"none") in written_bytes
+        assert (base.stored_deflate(10 * MIB) or b"") not in written_bytes
     with raw.open("r+b") as file:
         file.seek(10 * MIB + 7)
         file.write(b"changed")
