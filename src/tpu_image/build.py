@@ -25,6 +25,7 @@ from tpu_image.disks.errors import DiskError
 from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import open_tree
 from tpu_image.disks.objections import open_system
+from tpu_image.disks.recovery import recover
 from tpu_image.disks.source import BlockSource
 from tpu_image.disks.tree_writer import free_ranges, write_nodes
 from tpu_image.installed import Package, packages_of
@@ -140,6 +141,8 @@ def build(request: Request, progress: Progress = SILENT, describe: Describe | No
         before = _state(request.base)
         with hashed(request.base, progress) as base_sha256:
             disk = EditedDisk(base, _disk_size(request, base))
+            for volume in recover(disk):
+                progress.log(f"{request.base}: {volume} was not unmounted: its journal was replayed")
             seal.move_backup_gpt(disk)
             if request.size:
                 progress.at("growing")

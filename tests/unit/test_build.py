@@ -378,6 +378,38 @@ def with_quota(folder: Path) -> Path:
     return bases.gpt_disk(folder, "-O", "quota")
 
 
+def with_journal(folder: Path) -> tuple[Path, Path]:
+    """A base whose journal holds the content of /etc/note, and its root."""
+    top = bases.root_folder(folder / "root", efi=False)
+    (top / "etc/note").write_bytes(b"old\n" * 1024)
+    root = bases.file_system(folder / "root.ext4", top, "-b", "4096")
+    block = run("debugfs", "-R", "blocks /etc/note", root).strip()
+    (folder / "new").write_bytes(b"new\n" * 1024)
+    edit(root, "jo -c", f"jw -b {block} {folder / 'new'}", "jc")
+    return bases.disk(folder / "base", (bases.ROOT, root)), root
+
+
+def damaged_journal(folder: Path) -> Path:
+    base, _ = with_journal(folder)
+    start = bases.offsets(base)[0]
+    data = base.read_bytes()
+    at = data.index(bytes.fromhex("c03b399800000004"), start)
+    write_at(base, at, b"?")
+    return base
+
+
+def test_a_journal_is_replayed_for_a_build_and_for_a_check(tmp_path: Path) -> None:
+    made, _ = with_journal(tmp_path)
+    assert in_tree(made, lambda tree: tree.read_text("/etc/note")) == "new\n" * 1024
+    found = in_tree(made, lambda tree: [fault.what for fault in tree.faults or () if not fault.required])
+    assert found == ["partition 1 was not unmounted"]
+    output, _ = built(made, tmp_path)
+    disk = unpacked(output)
+    start = bases.offsets(made)[0]
+    assert_clean(disk, start)
+    assert run("debugfs", "-R", "cat /etc/note", f"{disk}?offset={start}") == "new\n" * 1024
+
+
 def full(folder: Path) -> Path:
     top = bases.root_folder(folder / "root", efi=False)
     root = bases.file_system(
@@ -399,7 +431,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "XFS": (xfs, "the root can only be on XFS"),
     "LVM": (lvm, "the root can only be on LVM"),
     "LUKS": (luks, "the root can only be on LUKS encryption"),
-    "journal to replay": (with_superblock(0x60, b"\xc6"), "journal of the file system needs replay"),
+    "journal that is damaged": (damaged_journal, "the journal needs replay and its superblock is damaged"),
     "not unmounted": (with_superblock(0x3A, b"\0\0"), "not unmounted cleanly or has errors"),
     "errors": (with_superblock(0x3A, b"\3\0"), "not unmounted cleanly or has errors"),
     "partitions over one another": (overlapping, "lies over another"),

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from tpu_image.disks.ext4.tree import Ext4Tree
 from tpu_image.disks.image_tree import ImageTree, open_tree
 from tpu_image.disks.partitions import PartitionTable
+from tpu_image.disks.recovery import recovered
 from tpu_image.disks.source import BlockSource
 from tpu_image.disks.tar_disk import DISK_NAME, TarDiskSource
 from tpu_image.trees.base import Fault
@@ -22,6 +23,8 @@ GRUB_READS = frozenset(
 )
 GRUB_2_12_READS = GRUB_READS | {"metadata_csum_seed", "large_dir"}
 """Incompatible ext4 features that GRUB can read a file system with."""
+
+SHUT_DOWN = "take the image of a machine that was shut down; it was read as after the replay of its journal"
 
 PACK_AGAIN = f"pack it again with: tar --format=oldgnu -Sczf IMAGE.tar.gz {DISK_NAME}"
 
@@ -71,9 +74,16 @@ def grub_objections(tree: ImageTree) -> list[Fault]:
 def open_system(source: BlockSource) -> ImageTree:
     """Find the operating system on a disk, and note what stands against the disk as the tree's faults.
 
+    Journals that need replay are replayed in memory.
+
     Raises:
-        DiskError: as :func:`~tpu_image.disks.image_tree.open_tree` does.
+        DiskError: as :func:`~tpu_image.disks.image_tree.open_tree` and
+            :func:`~tpu_image.disks.recovery.recovered` do.
     """
-    tree = open_tree(source)
-    tree.faults = (*import_objections(source, tree.table), *grub_objections(tree))
+    disk, replayed = recovered(source)
+    tree = open_tree(disk)
+    unclean = [
+        Fault(f"{name} was not unmounted", source.name, SHUT_DOWN, required=False) for name in replayed
+    ]
+    tree.faults = (*import_objections(source, tree.table), *grub_objections(tree), *unclean)
     return tree

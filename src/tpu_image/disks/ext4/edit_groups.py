@@ -221,8 +221,8 @@ class Groups:
             return group.number * per_group + index + 1
         raise UnsupportedError("no inode is free", self._disk.name, FULL)
 
-    def give_back_inode(self, number: int) -> None:
-        """Make the inode of a file or link free again.
+    def give_back_inode(self, number: int, *, directory: bool = False) -> None:
+        """Make an inode free again.
 
         Raises:
             DamagedError: it is free.
@@ -234,6 +234,8 @@ class Groups:
             raise self._filesystem.damaged(f"inode {number} is free and in use at once")
         _set_bits(bitmap, index, 1, used=False)
         group.put(14, 46, group.free_inodes + 1)
+        if directory:
+            group.put(16, 48, max(0, group.get(16, 48) - 1))
         self._inodes_taken -= 1
 
     def _block_bitmap(self, group: Group) -> bytearray:

@@ -27,6 +27,8 @@ class Walk:
         where: str,
         check: Callable[[int, int], None],
         read_block: BlockReader,
+        *,
+        unwritten: bool = False,
     ) -> None:
         """Walk over all of it.
 
@@ -36,6 +38,7 @@ class Walk:
             where: what messages call the file system.
             check: refuses blocks, first and how many, that no file can hold.
             read_block: reads one block.
+            unwritten: also take preallocated blocks for content.
 
         Raises:
             DamagedError: the mapping contradicts itself, or leads to blocks that ``check`` refuses.
@@ -52,7 +55,8 @@ class Walk:
         if not self._left and not rest and not record.inode.flags & FLAG_EXTENTS:
             return  # nothing but a short link's target, or nothing at all
         try:
-            for run in runs_of(record.inode, 0, FILE_BLOCKS, block_size, self._read):
+            runs = runs_of(record.inode, 0, FILE_BLOCKS, block_size, self._read, unwritten=unwritten)
+            for run in runs:
                 self._count(run.physical, run.blocks)
                 self.runs.append(run)
         except MappingError as error:

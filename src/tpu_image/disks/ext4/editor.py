@@ -377,9 +377,9 @@ class Ext4Editor:
         for block in {*blocks[:edge], *blocks[-edge:]}:
             self._blocks[block] = bytes(self._superblock.block_size)
 
-    def _walk(self, record: InodeRecord) -> Walk:
-        size = self._superblock.block_size
-        return Walk(record, size, self._disk.name, self._groups.check_content, self._block)
+    def _walk(self, record: InodeRecord, *, unwritten: bool = False) -> Walk:
+        size, check = self._superblock.block_size, self._groups.check_content
+        return Walk(record, size, self._disk.name, check, self._block, unwritten=unwritten)
 
     def _runs(self, record: InodeRecord) -> list[Run]:
         return self._walk(record).runs
@@ -395,9 +395,9 @@ class Ext4Editor:
         size = self._superblock.block_size
         return self._disk.read_at(block * size, size)
 
-    def _map(self, record: InodeRecord, runs: Sequence[Run]) -> None:
+    def _map(self, record: InodeRecord, runs: Sequence[Run], *, unwritten: bool = False) -> None:
         """Make the inode lead to these blocks, with a new index where one is needed."""
-        for block in self._walk(record).index:
+        for block in self._walk(record, unwritten=unwritten).index:
             self._groups.give_back_blocks(block, 1)
             self._blocks.pop(block, None)
 

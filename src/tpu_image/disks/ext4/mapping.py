@@ -38,8 +38,18 @@ BlockReader = Callable[[int], bytes]
 """Reads one block of the file system by number, having judged the number."""
 
 
-def runs_of(inode: Inode, first: int, count: int, block_size: int, read_block: BlockReader) -> Iterator[Run]:
+def runs_of(
+    inode: Inode,
+    first: int,
+    count: int,
+    block_size: int,
+    read_block: BlockReader,
+    *,
+    unwritten: bool = False,
+) -> Iterator[Run]:
     """Find the stored blocks among the file's ``count`` blocks from ``first``; holes are left out.
+
+    So are blocks that are allocated and were never written, unless ``unwritten`` asks for them.
 
     Yields:
         Runs in order; neighbours on the disk may come as two.
@@ -48,7 +58,7 @@ def runs_of(inode: Inode, first: int, count: int, block_size: int, read_block: B
         MappingError: the tree of blocks is damaged.
     """
     if inode.flags & FLAG_EXTENTS:
-        return _ExtentTree(first, first + count, read_block).runs(inode.mapping)
+        return _ExtentTree(first, first + count, read_block, unwritten).runs(inode.mapping)
     return _joined(_Pointers(first, first + count, block_size, read_block).runs(inode.mapping))
 
 
@@ -59,10 +69,11 @@ class _ExtentTree:
     twice and loops end; blocks without entries would escape that and are refused.
     """
 
-    def __init__(self, first: int, end: int, read_block: BlockReader) -> None:
+    def __init__(self, first: int, end: int, read_block: BlockReader, unwritten: bool) -> None:
         self._first = first
         self._end = end
         self._read_block = read_block
+        self._unwritten = unwritten
         self._done = 0
 
     def runs(self, root: bytes) -> Iterator[Run]:
@@ -84,7 +95,7 @@ class _ExtentTree:
                 raise MappingError("the extents of a file overlap or are out of order")
             self._done = logical + length
             start, end = max(logical, self._first), min(self._done, self._end)
-            if written and start < end:
+            if (written or self._unwritten) and start < end:
                 yield Run(start, (high << 32 | low) + start - logical, end - start)
 
     def _index(self, data: bytes, entries: int, level: int) -> Iterator[Run]:
