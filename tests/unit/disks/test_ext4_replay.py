@@ -208,7 +208,6 @@ def test_mutated_journals_are_replayed_or_refused(checksums: str, tmp_path: Path
         f"jw -b {blocks} {tmp_path}/data",
         f"jw -b {blocks} -r {blocks} {tmp_path}/data",
     )
-    edit(image, "ssv last_orphan 12")
     data = image.read_bytes()
     start = data.index(MAGIC + struct.pack(">I", 4))
     areas = [(start, 100), *((start + 1024 * block, 64) for block in range(1, 9)), (1024, 264)]
