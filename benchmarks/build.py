@@ -7,6 +7,7 @@ BASE is a qcow2 image of a Debian. Each run times, one after another, on the sam
 - ours: ``tpu-image build`` as a process, with its peak memory and what it holds on the disk at most;
 - packing alone: ``tar --format=oldgnu -Sc disk.raw | igzip -1``, the raw disk being there already;
 - conversion alone: ``qemu-img convert -O raw``;
+- and once: ours as qcow2, with deflate and with zstd, beside ``qemu-img convert -c``;
 - and once, as root: conversion, a few files written through a loop mount, ``tar -Sczf`` (the slow part).
 
 Other work on the machine slows all of them, so the table gives the median of the ratios within each run.
@@ -52,8 +53,8 @@ class Ours(NamedTuple):
     output: int
 
 
-def build(base: Path, folder: Path, options: list[str]) -> Ours:
-    output = folder / "ours.tar.gz"
+def build(base: Path, folder: Path, options: list[str], name: str = "ours.tar.gz") -> Ours:
+    output = folder / name
     output.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tpu_image", "build", str(base), "-o", str(output), "--quiet", *options]
     began = time.perf_counter()
@@ -135,6 +136,19 @@ def by_loop_mount(base: Path, folder: Path, offset: int) -> float:
     )
 
 
+def as_qcow2(base: Path, folder: Path, options: list[str]) -> None:
+    """Print time and size of ours as qcow2, and of what qemu-img makes of the raw disk."""
+    for form in ("qcow2", "qcow2-zstd"):
+        ours = build(base, folder, ["--format", form, *options], "ours.qcow2")
+        print(f"{'ours as ' + form:32} {ours.seconds:6.1f} s  {ours.output / MIB:6.0f} MiB")
+    for kind in ("zlib", "zstd"):
+        target = folder / "theirs.qcow2"
+        command = f"qemu-img convert -c -W -O qcow2 -o compression_type={kind} disk.raw {target.name}"
+        seconds = timed(command, folder)
+        print(f"{'qemu-img convert -c, ' + kind:32} {seconds:6.1f} s  {target.stat().st_size / MIB:6.0f} MiB")
+        target.unlink()
+
+
 def root_offset(base: Path) -> int:
     from tpu_image.disks.image import open_image
     from tpu_image.disks.image_tree import open_tree
@@ -200,6 +214,7 @@ def main() -> None:
             ours.append(build(base, folder, options.split()))
             packing.append(timed("tar --format=oldgnu -Sc disk.raw | igzip -1 > packed.tar.gz", folder))
         if not arguments.skip_slow:
+            as_qcow2(base, folder, options.split())
             classic = by_loop_mount(base, folder, root_offset(base))
     sys.exit(0 if report(ours, packing, conversion, classic) else 1)
 

@@ -46,7 +46,7 @@ class _HashingSink:
         self._file = file
         self._hash = hashlib.sha256()
 
-    def write(self, data: bytes, /) -> object:
+    def write(self, data: bytes | bytearray, /) -> object:
         self._hash.update(data)
         return self._file.write(data)
 

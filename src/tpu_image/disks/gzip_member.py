@@ -46,8 +46,11 @@ def _probe() -> bytes:
 
 
 _PROBE = _probe()
-_ENDINGS = {(_PROBE[4:252], _PROBE[254:]): EMPTY_BLOCK[1:], (_PROBE[5:1797], b""): EMPTY_BLOCK}
-"""How an empty block is written, by what the probe decodes to and what of it is left over."""
+_ENDINGS = {_PROBE[4:252]: EMPTY_BLOCK[1:], _PROBE[5:1797]: EMPTY_BLOCK}
+"""How an empty block is written, by what the probe decodes to: 248 bytes where a last block follows them, or 1792."""
+
+AT_ONCE = 48 * 1024
+"""Bytes of a stream that are decoded in one call, a quarter faster than in steps: at most 48 MiB come of them."""
 
 _DAMAGED = cast("type[Exception]", isal_zlib.error)
 
@@ -58,7 +61,7 @@ _ONE_BLOCK = (0b011, 0b101)
 class Sink(Protocol):
     """Where the compressed bytes go."""
 
-    def write(self, data: bytes, /) -> object:
+    def write(self, data: bytes | bytearray, /) -> object:
         """Take the next bytes."""
 
 
@@ -66,7 +69,7 @@ class Sink(Protocol):
 class Chunk:
     """A part of the stream after deflating."""
 
-    deflated: bytes
+    deflated: bytes | bytearray
     crc: int
     length: int
 
@@ -95,16 +98,31 @@ def reuse(stored: bytes, length: int) -> Chunk | None:
     """
     if not stored or stored[0] & 7 not in _ONE_BLOCK:
         return None
-    continued = bytes((stored[0] & ~1,)) + stored[1:]
-    decoder = isal_zlib.decompressobj(RAW_DEFLATE)
+    continued = bytearray(stored)
+    continued[0] &= ~1
+    continued += _PROBE
+    decode = _decode_at_once if len(stored) <= AT_ONCE else _decode_in_steps
     try:
-        data = decoder.decompress(continued + _PROBE, length + len(_PROBE))
+        data = decode(continued, length + len(_PROBE))
     except _DAMAGED:
         return None
-    probed = (data[length:], decoder.unused_data) if decoder.eof else None
-    if probed not in _ENDINGS:
+    ending = _ENDINGS.get(data[length:])
+    if ending is None:
         return None
-    return Chunk(continued + _ENDINGS[probed], isal_zlib.crc32(memoryview(data)[:length]), length)
+    continued[len(stored) :] = ending
+    return Chunk(continued, isal_zlib.crc32(memoryview(data)[:length]), length)
+
+
+def _decode_at_once(stream: bytearray, length: int) -> bytes:
+    """Decode into one piece of memory; a stream that decodes to more takes more."""
+    return isal_zlib.decompress(stream, RAW_DEFLATE, length)
+
+
+def _decode_in_steps(stream: bytearray, length: int) -> bytes:
+    """Decode to no more than ``length`` bytes; empty where the stream does not end in them."""
+    decoder = isal_zlib.decompressobj(RAW_DEFLATE)
+    data = decoder.decompress(stream, length)
+    return data if decoder.eof else b""
 
 
 def ends_at(stored: bytes, length: int) -> int | None:
