@@ -139,8 +139,9 @@ class Confinement:
         mount("tmpfs", f"{PLACE}/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
         os.mkdir(f"{PLACE}/run/lock")
         os.chmod(f"{PLACE}/run/lock", 0o1777)
-        os.mkdir(given, 0o700)
+        os.mkdir(given, 0o755)
         for name, content in self.request["files"].items():
+            os.makedirs(os.path.dirname(f"{given}/{name}"), mode=0o755, exist_ok=True)
             descriptor = os.open(f"{given}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
             with open(descriptor, "wb") as file:
                 file.write(content.encode("utf-8", "surrogateescape"))

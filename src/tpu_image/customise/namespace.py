@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 
 from tpu_image.customise.loop_devices import belongs_to
 from tpu_image.customise.session import GIVEN, CustomisationError, Listener, Session
-from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import ImageTree, Place, open_tree
+from tpu_image.disks.raw import open_raw
 from tpu_image.disks.volumes import EXT_KINDS, encoded, keys_of
 from tpu_image.report.printable import printable
 
@@ -112,7 +112,7 @@ class _Run:
         self._judge()
 
     def _request(self, output: int, events: int, folders: dict[str, int]) -> dict[str, Any]:
-        with open_image(f"/proc/self/fd/{self._disk.fileno()}") as source:
+        with open_raw(f"/proc/self/fd/{self._disk.fileno()}") as source:
             volumes = [_volume(place) for place in _places(open_tree(source))]
         session = self._session
         return {
@@ -154,7 +154,8 @@ class _Run:
 
     def _line(self, data: bytes) -> None:
         # Programs show progress by returning to a line's start: the last state counts.
-        text = printable(data.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2], LINE_LIMIT)
+        state = data.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+        text = printable(state.expandtabs().rstrip(), LINE_LIMIT)
         self._tail.append(text)
         self._listener.line(text)
 
