@@ -87,7 +87,7 @@ class _Run:
         self._device = ""
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._step = -1
-        self._began = time.monotonic()
+        self._began = self._step_began = time.monotonic()
         self._error: str | None = "it ended early"
         self._status = 0
 
@@ -146,7 +146,7 @@ class _Run:
                     self._error = f"did not end within {self._session.time_limit:.0f} seconds"
                     return
                 if not ready:
-                    self._listener.waiting(self._name, seconds)
+                    self._listener.waiting(self._name, time.monotonic() - self._step_began)
 
     @property
     def _name(self) -> str:
@@ -156,8 +156,9 @@ class _Run:
         # Programs show progress by returning to a line's start: the last state counts.
         state = data.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
         text = printable(state.expandtabs().rstrip(), LINE_LIMIT)
-        self._tail.append(text)
-        self._listener.line(text)
+        if text:
+            self._tail.append(text)
+            self._listener.line(text)
 
     def _event(self, data: bytes) -> None:
         event = json.loads(data)
@@ -169,6 +170,7 @@ class _Run:
             self._status = event["status"]
         elif "step" in event:
             self._step = event["step"]
+            self._step_began = time.monotonic()
             self._tail.clear()
             self._listener.step(self._name)
         if "error" in event:

@@ -14,7 +14,7 @@ APT_OPTIONS = (
     *("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"),
     # The disk is a scratch copy; a crash throws it away.
     *("-o", "Dpkg::Options::=--force-unsafe-io"),
-    *("-o", "Acquire::Retries=3"),
+    *("-o", "Acquire::Retries=3", "-o", "Acquire::Languages=none"),
 )
 
 SOURCES_FILE = "tpu-image.sources"
