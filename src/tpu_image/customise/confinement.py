@@ -63,7 +63,7 @@ DEVICE_LINKS = {
 }
 
 
-class Failure(Exception):
+class SessionError(Exception):
     """The session cannot go on; the message is one line for the user."""
 
 
@@ -94,7 +94,7 @@ class Confinement:
             self._mount_system()
             self._run_steps()
             self._leave()
-        except (Failure, LoopError) as error:
+        except (SessionError, LoopError) as error:
             self.tell(error=str(error))
         except OSError as error:
             self.tell(error=f"{error.filename}: {error.strerror}")
@@ -130,7 +130,7 @@ class Confinement:
         mount(root["device"], PLACE, root["kind"], MS_NODEV, "nobarrier")
         for name in ("dev", "proc", "run", "sys", "tmp"):
             if not stat.S_ISDIR(_mode(f"{PLACE}/{name}")):
-                raise Failure(f"/{name} is no folder in the image, so nothing can be executed in it")
+                raise SessionError(f"/{name} is no folder in the image, so nothing can be executed in it")
         mount("/dev", f"{PLACE}/dev", "", MS_MOVE)
 
     def _give(self) -> None:
@@ -138,7 +138,7 @@ class Confinement:
         given = PLACE + self.request["given"]
         mount("tmpfs", f"{PLACE}/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
         os.mkdir(f"{PLACE}/run/lock")
-        os.chmod(f"{PLACE}/run/lock", 0o1777)
+        os.chmod(f"{PLACE}/run/lock", 0o1777)  # noqa: S103 - as systemd makes it
         os.mkdir(given, 0o755)
         for name, content in self.request["files"].items():
             os.makedirs(os.path.dirname(f"{given}/{name}"), mode=0o755, exist_ok=True)
@@ -157,7 +157,9 @@ class Confinement:
         mount("proc", "/proc", "proc", quiet)
         mount("sysfs", "/sys", "sysfs", quiet | MS_RDONLY)
         mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # noqa: S108 - the image's own
-        mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5")
+        mount(
+            "devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5"
+        )
         mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # noqa: S108
         set_host_name("localhost")
         for volume in self.request["volumes"][1:]:
@@ -174,7 +176,9 @@ class Confinement:
         self.mounted.append(path)
 
     def _run_steps(self) -> None:
-        stand_ins = [StandIn(p, c.encode("utf-8", "surrogateescape"), m) for p, c, m in self.request["stand_ins"]]
+        stand_ins = [
+            StandIn(p, c.encode("utf-8", "surrogateescape"), m) for p, c, m in self.request["stand_ins"]
+        ]
         placed = [stand_in for stand_in in stand_ins if put(stand_in)]
         for number, arguments in enumerate(self.request["steps"]):
             self.tell(step=number)
@@ -182,7 +186,7 @@ class Confinement:
             _kill_all()
             if status:
                 self.tell(step=number, status=status)
-                raise Failure("")
+                raise SessionError("")
         for stand_in in placed:
             take_away(stand_in)
 
@@ -201,10 +205,13 @@ class Confinement:
             for target, source in enumerate((null, self.request["output"], self.request["output"])):
                 os.dup2(source, target)
             os.closerange(3, 256)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and programs would inherit that
+            for number in (
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+            ):  # Python ignores them, and programs would inherit that
                 signal.signal(number, signal.SIG_DFL)
             keep_capabilities(KEPT_CAPABILITIES, self.request["last_capability"])
-            os.execve(arguments[0], arguments, self.request["environment"])
+            os.execve(arguments[0], arguments, self.request["environment"])  # noqa: S606 - no shell
         except OSError as error:
             os.write(2, f"{arguments[0]}: {error.strerror}\n".encode())
         finally:

@@ -106,7 +106,7 @@ def _refuse(tree: Tree, customisation: Customisation) -> None:
 @contextlib.contextmanager
 def _scratch_file(folder: Path) -> Iterator[BinaryIO]:
     with tempfile.TemporaryFile(prefix=".tpu-image-", dir=folder) as file:
-        yield file  # type: ignore[misc] - a wrapper of the same methods
+        yield file
 
 
 @contextlib.contextmanager
@@ -158,7 +158,8 @@ def _record(
             if before.get(name) != after.get(name)
         ),
         tuple(
-            ScriptRun(script.name, hashlib.sha256(script.content).hexdigest()) for script in customisation.scripts
+            ScriptRun(script.name, hashlib.sha256(script.content).hexdigest())
+            for script in customisation.scripts
         ),
         kernel,
         tuple(python.path for python in customisation.environments),

@@ -6,14 +6,11 @@ links between them, within bounds of memory and room.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import posixpath
 import tarfile
 import zlib
-from pathlib import Path
-from typing import BinaryIO
-
-from isal import igzip, isal_zlib
 
 from tpu_image.customise.customisation import GcloudArchive
 from tpu_image.customise.session import CustomisationError
@@ -50,7 +47,7 @@ GET_IT = "get it from https://cloud.google.com/sdk/docs/install"
 class _Stream:
     """What the archive unpacks to, in order, with a bound on how much is read at a time."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file
         self.left = HEADERS_LIMIT
 
@@ -89,10 +86,12 @@ def unpack(disk: EditedDisk, archive: GcloudArchive, *, time: int) -> tuple[str,
         raise CustomisationError(f"gcloud: {error}") from None
     name = printable(archive.path.name)
     try:
-        with igzip.open(archive.path, "rb") as file:
-            _unpack(file, unpacked)  # type: ignore[arg-type]
-    except (tarfile.TarError, zlib.error, isal_zlib.error, EOFError) as error:
-        raise CustomisationError(f"gcloud: {name} is damaged ({error or 'it is cut short'}); {GET_IT}") from None
+        with gzip.open(archive.path, "rb") as file:
+            _unpack(file, unpacked)
+    except (tarfile.TarError, zlib.error, EOFError) as error:
+        raise CustomisationError(
+            f"gcloud: {name} is damaged ({error or 'it is cut short'}); {GET_IT}"
+        ) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise CustomisationError(f"gcloud: {name} cannot be unpacked: {reason}; {GET_IT}") from None
@@ -145,10 +144,10 @@ class _Unpacked:
         self.kinds[parent] = Kind.DIRECTORY
 
 
-def _unpack(file: BinaryIO, unpacked: _Unpacked) -> None:
+def _unpack(file: gzip.GzipFile, unpacked: _Unpacked) -> None:
     stream = _Stream(file)
     with tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER) as tar:  # type: ignore[call-overload]
-        for count in range(MEMBERS_LIMIT):
+        for _ in range(MEMBERS_LIMIT):
             stream.left = HEADERS_LIMIT
             member = tar.next()
             tar.members = []  # which otherwise keeps all of them
@@ -158,7 +157,7 @@ def _unpack(file: BinaryIO, unpacked: _Unpacked) -> None:
             _add(tar, member, unpacked)
             if unpacked.size > SIZE_LIMIT:
                 raise tarfile.TarError(f"it unpacks to more than {SIZE_LIMIT >> 30} GiB")
-    raise tarfile.TarError(f"it has more than {count + 1} files")
+    raise tarfile.TarError(f"it has more than {MEMBERS_LIMIT} files")
 
 
 def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, unpacked: _Unpacked) -> None:

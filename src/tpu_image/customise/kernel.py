@@ -62,9 +62,14 @@ def kernel_of(tree: Tree, package: str) -> str:
             if kernel := _kernel_in(tree, name, installed.get(name, {}).get("Architecture", "")):
                 return kernel
         depends = " , ".join(
-            installed[name].get(field, "") for name in names if name in installed for field in ("Depends", "Pre-Depends")
+            installed[name].get(field, "")
+            for name in names
+            if name in installed
+            for field in ("Depends", "Pre-Depends")
         )
-        names = [name for name in dict.fromkeys(_NAME.findall(depends)) if name in installed and "linux" in name]
+        names = [
+            name for name in dict.fromkeys(_NAME.findall(depends)) if name in installed and "linux" in name
+        ]
     raise CustomisationError(
         f"kernel: {package} brings no kernel to /boot; name a package of a kernel, such as linux-image-cloud-amd64"
     )

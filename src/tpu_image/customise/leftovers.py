@@ -16,7 +16,11 @@ from tpu_image.trees.base import Kind, Tree
 from tpu_image.trees.memory import File
 
 REMOVED = (
-    ("package lists", ("/var/lib/apt/lists", "/var/lib/apt/lists/partial", "/var/lib/apt/lists/auxfiles"), "*"),
+    (
+        "package lists",
+        ("/var/lib/apt/lists", "/var/lib/apt/lists/partial", "/var/lib/apt/lists/auxfiles"),
+        "*",
+    ),
     ("package archives", ("/var/cache/apt/archives", "/var/cache/apt/archives/partial"), "*.deb"),
     ("package caches", ("/var/cache/apt",), "*.bin"),
 )

@@ -60,8 +60,7 @@ RELEASE_LIMIT = 10.0
 """Seconds that the kernel gets to let go of the block devices."""
 
 START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from tpu_image.customise.confinement import main; main()"
+    "import sys; sys.path.insert(0, sys.argv[1]); from tpu_image.customise.confinement import main; main()"
 )
 
 
@@ -235,7 +234,12 @@ def _started(passed: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
         *(sys.executable, "-I", "-S", "-c", START, str(package)),
     ]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, pass_fds=passed, start_new_session=True, cwd="/", env={"PATH": os.defpath}
+        command,
+        stdin=subprocess.PIPE,
+        pass_fds=passed,
+        start_new_session=True,
+        cwd="/",
+        env={"PATH": os.defpath},
     )
     try:
         yield process

@@ -110,12 +110,14 @@ def _items(placement: Placement) -> Iterator[_Item]:
 def _item(source: Path, path: str) -> _Item:
     status = source.lstat()
     if stat.S_ISLNK(status.st_mode):
-        return _Item(path, target=os.readlink(source))
+        return _Item(path, target=str(source.readlink()))
     if stat.S_ISDIR(status.st_mode):
         return _Item(path)
     if stat.S_ISREG(status.st_mode):
         return _Item(path, source, executable=bool(status.st_mode & 0o111))
-    raise CustomisationError(f"files: {source} is neither file, folder nor link; leave it out of what is copied")
+    raise CustomisationError(
+        f"files: {source} is neither file, folder nor link; leave it out of what is copied"
+    )
 
 
 def _unreadable(error: OSError) -> None:
@@ -139,7 +141,9 @@ def _number(tree: Tree, name: str, database: str, path: str, what: str) -> int |
         fields = line.split(":")
         if fields[0] == name and len(fields) > 2 and fields[2].isdecimal():
             return int(fields[2])
-    raise CustomisationError(f"files: {path}: the image has no {what} {name}; give one of its own, or a number")
+    raise CustomisationError(
+        f"files: {path}: the image has no {what} {name}; give one of its own, or a number"
+    )
 
 
 def _write(

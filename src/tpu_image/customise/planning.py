@@ -39,7 +39,9 @@ def session_of(customisation: Customisation) -> Session:
         steps.append(_apt(f"install {' '.join(wanted)}", "install", "--", *wanted))
     if customisation.remove:
         names = customisation.remove
-        steps.append(_apt(f"remove {' '.join(names)}", "purge", "--allow-remove-essential=false", "--", *names))
+        steps.append(
+            _apt(f"remove {' '.join(names)}", "purge", "--allow-remove-essential=false", "--", *names)
+        )
     if customisation.kernel:
         steps.append(UPDATE_GRUB)
     folders = {}
@@ -51,7 +53,9 @@ def session_of(customisation: Customisation) -> Session:
         steps += _environment_steps(number, python)
     for number, script in enumerate(customisation.scripts, 1):
         name = f"script-{number}"
-        files[name] = script.content if script.content.startswith(b"#!") else b"#!/bin/sh -e\n" + script.content
+        files[name] = (
+            script.content if script.content.startswith(b"#!") else b"#!/bin/sh -e\n" + script.content
+        )
         steps.append(Step(f"run {script.name}", (f"{GIVEN}/{name}",)))
     limit = customisation.time_limit or TIME_LIMIT
     return Session(tuple(steps), files, folders, environment, limit)

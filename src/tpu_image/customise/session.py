@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
@@ -91,7 +91,3 @@ class CustomisationError(Exception):
         super().__init__(message)
         self.message = message
         self.output = tuple(output)
-
-
-Fetch = Callable[[str, str], Path]
-"""Gives the local file of a URL with this SHA-256."""

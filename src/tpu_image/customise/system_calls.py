@@ -28,7 +28,7 @@ def _bytes(text: str) -> bytes:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount, as mount(2) does.
+    """Attach a file system or folder to a folder; the arguments are those of the system call.
 
     Raises:
         OSError: it cannot be; ``filename`` is the target.

@@ -59,7 +59,7 @@ class Pages:
 
     def _descriptor(self) -> int:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix=".tpu-image-", dir=_folder())
+            self._file = tempfile.TemporaryFile(prefix=".tpu-image-", dir=_folder())  # noqa: SIM115 - see close
         return self._file.fileno()
 
     def close(self) -> None:

@@ -76,7 +76,9 @@ class TreeWriter:
         editor, inner = self._editor(path)
         other, inner_target = self._editor(target)
         if other is not editor:
-            raise UnsupportedError(f"{path} and {target} are on two file systems", self._disk.name, "copy it instead")
+            raise UnsupportedError(
+                f"{path} and {target} are on two file systems", self._disk.name, "copy it instead"
+            )
         editor.link(inner, inner_target)
 
     def flush(self) -> None:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from tpu_image.disks.edited import PAGE, EditedDisk, EditedSection
+from tpu_image.disks.edited import EditedDisk, EditedSection
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.edit_directory import (
     DirectoryBlock,
@@ -35,6 +35,7 @@ from tpu_image.disks.ext4.inode import (
 )
 from tpu_image.disks.ext4.mapping import Run
 from tpu_image.disks.ext4.superblock import REPAIR, UNCLEAN_REMEDY
+from tpu_image.disks.pages import PAGE
 from tpu_image.trees.memory import Directory, File, Node, Symlink
 
 FLAG_INDEX = 0x1000
