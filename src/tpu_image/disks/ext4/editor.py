@@ -101,6 +101,7 @@ class Ext4Editor:
         self._inodes: dict[int, InodeRecord] = {}
         self._blocks: dict[int, bytes] = {}
         self._directories: dict[int, list[DirectoryBlock]] = {}
+        self._folders: dict[str, int] = {"/": ROOT_INODE}
 
     def _refuse_features(self) -> None:
         superblock = self._superblock
@@ -203,14 +204,18 @@ class Ext4Editor:
     # Names
 
     def _parent(self, path: str) -> tuple[InodeRecord, bytes]:
-        record = self._record(ROOT_INODE)
-        *above, name = path.strip("/").encode("utf-8", "surrogateescape").split(b"/")
-        for part in above:
-            number = self._lookup(record, part)
+        folder, name = posixpath.split("/" + path.strip("/"))
+        return self._folder(folder), name.encode("utf-8", "surrogateescape")
+
+    def _folder(self, path: str) -> InodeRecord:
+        """The record of a directory that exists; it stays that, since none is ever removed here."""
+        if path not in self._folders:
+            record, name = self._parent(path)
+            number = self._lookup(record, name)
             if number is None:
-                raise DamagedError(f"no directory {posixpath.dirname(path)}", self._disk.name, REPAIR)
-            record = self._record(number)
-        return record, name
+                raise DamagedError(f"no directory {path}", self._disk.name, REPAIR)
+            self._folders[path] = number
+        return self._record(self._folders[path])
 
     def _lookup(self, directory: InodeRecord, name: bytes) -> int | None:
         for block in self._directory_blocks(directory):
