@@ -63,6 +63,10 @@ DEVICE_LINKS = {
 }
 
 
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+"""What root may write to without any capability, and which belongs to this machine's kernel."""
+
+
 class SessionError(Exception):
     """The session cannot go on; the message is one line for the user."""
 
@@ -81,12 +85,14 @@ class Confinement:
     def run(self) -> None:
         """Do everything, from the block devices to the last unmounting."""
         try:
+            # Opened here: a descriptor from another mount namespace cannot be mounted, and /mnt is covered soon.
+            folders = {n: os.open(p, os.O_PATH | os.O_DIRECTORY) for n, p in self.request["folders"].items()}
             device, path = attach(self.request["disk"])
             self.tell(device=path)
             self._make_devices(device, path)
             self._mount_root()
             os.close(device)  # the mount keeps it
-            self._give()
+            self._give(folders)
             change_root(PLACE)
             # From here on the image could answer an import with code of its own.
             sys.path.clear()
@@ -133,7 +139,7 @@ class Confinement:
                 raise SessionError(f"/{name} is no folder in the image, so nothing can be executed in it")
         mount("/dev", f"{PLACE}/dev", "", MS_MOVE)
 
-    def _give(self) -> None:
+    def _give(self, folders: dict[str, int]) -> None:
         """Lay the session's files and folders under /run, from this machine's side."""
         given = PLACE + self.request["given"]
         mount("tmpfs", f"{PLACE}/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
@@ -145,7 +151,7 @@ class Confinement:
             descriptor = os.open(f"{given}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
             with open(descriptor, "wb") as file:
                 file.write(content.encode("utf-8", "surrogateescape"))
-        for name, folder in self.request["folders"].items():
+        for name, folder in folders.items():
             os.mkdir(f"{given}/{name}")
             mount(f"/proc/self/fd/{folder}", f"{given}/{name}", "", MS_BIND)
             flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
@@ -155,6 +161,9 @@ class Confinement:
     def _mount_system(self) -> None:
         quiet = MS_NOSUID | MS_NODEV | MS_NOEXEC
         mount("proc", "/proc", "proc", quiet)
+        for path in READ_ONLY:
+            mount(path, path, "", MS_BIND)
+            mount("", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | quiet)
         mount("sysfs", "/sys", "sysfs", quiet | MS_RDONLY)
         mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # noqa: S108 - the image's own
         mount(

@@ -69,7 +69,7 @@ class Customisation:
         environments: Python environments.
         scripts: to run last, in order.
         gcloud: the Cloud CLI to unpack.
-        sources: package sources (sources.list(5), deb822 style) to use in place of the image's own; empty for those.
+        sources: package sources (sources.list(5), either style) to use in place of the image's own; empty for those.
         time_limit: seconds that everything executed may take; 0 for the usual limit.
     """
 

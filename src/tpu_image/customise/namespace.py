@@ -94,11 +94,8 @@ class _Run:
         with contextlib.ExitStack() as stack:
             output, output_end = _pipe(stack)
             events, events_end = _pipe(stack)
-            folders = {
-                name: stack.enter_context(_opened(folder)) for name, folder in self._session.folders.items()
-            }
-            request = self._request(output_end, events_end, folders)
-            passed = (self._disk.fileno(), output_end, events_end, *folders.values())
+            request = self._request(output_end, events_end)
+            passed = (self._disk.fileno(), output_end, events_end)
             process = stack.enter_context(_started(passed))
             for end in (output_end, events_end):
                 os.close(end)
@@ -110,7 +107,7 @@ class _Run:
         self._await_release()
         self._judge()
 
-    def _request(self, output: int, events: int, folders: dict[str, int]) -> dict[str, Any]:
+    def _request(self, output: int, events: int) -> dict[str, Any]:
         with open_raw(f"/proc/self/fd/{self._disk.fileno()}") as source:
             volumes = [_volume(place) for place in _places(open_tree(source))]
         session = self._session
@@ -121,7 +118,7 @@ class _Run:
             "volumes": volumes,
             "given": GIVEN,
             "files": {name: _text(content) for name, content in session.files.items()},
-            "folders": folders,
+            "folders": {name: str(folder.resolve()) for name, folder in session.folders.items()},
             "stand_ins": [("/etc/resolv.conf", _resolver(), 0o644), *STAND_INS],
             "steps": [step.arguments for step in session.steps],
             "environment": {**ENVIRONMENT, **proxies(), **session.environment},
@@ -214,15 +211,6 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
     reading, writing = os.pipe()
     stack.callback(os.close, reading)
     return reading, writing
-
-
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -17,8 +17,6 @@ APT_OPTIONS = (
     *("-o", "Acquire::Retries=3", "-o", "Acquire::Languages=none"),
 )
 
-SOURCES_FILE = "tpu-image.sources"
-
 KERNEL_DEFAULT = "/etc/default/grub.d/zz-tpu-image-kernel.cfg"
 """Sorts behind what distributions and clouds put there (``40-force-partuuid.cfg``, ``50-cloudimg-settings.cfg``)."""
 
@@ -66,9 +64,10 @@ def _apt(name: str, *arguments: str) -> Step:
 
 
 def _own_sources(sources: bytes) -> dict[str, bytes]:
-    """Have apt read these sources alone (apt.conf(5), "Dir" and APT_CONFIG)."""
+    """Have apt read these sources alone (apt.conf(5), "Dir" and APT_CONFIG); the name says the style to it."""
+    style = "sources" if b"\nTypes:" in b"\n" + sources else "list"
     configuration = f'Dir::Etc::sourcelist "/dev/null";\nDir::Etc::sourceparts "{GIVEN}/sources";\n'
-    return {f"sources/{SOURCES_FILE}": sources, "apt.conf": configuration.encode()}
+    return {f"sources/tpu-image.{style}": sources, "apt.conf": configuration.encode()}
 
 
 def _requirements(number: int) -> str:
