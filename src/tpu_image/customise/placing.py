@@ -67,7 +67,8 @@ def _plan(overlay: Overlay, placement: Placement, contents: dict[str, Path | byt
             count += 1
             _plan_item(overlay, item, owner, contents)
     except TreeError as error:
-        raise CustomisationError(f"files: {placement.path}: {error}") from None
+        within = "" if error.path == placement.path else f"{placement.path}: "
+        raise CustomisationError(f"files: {within}{error}; choose another path") from None
     below = f" and {count - 1} below it" if count > 1 else ""
     return f"place {placement.path}{below}"
 
