@@ -50,7 +50,9 @@ def tree_of(disk: Path) -> ImageTree:
 
 
 def test_what_a_script_writes_is_on_the_disk_and_the_file_system_is_clean(disk: Path) -> None:
-    heard = execute(disk, lab.shell("echo hello; echo kept > /kept; echo gone > /tmp/gone; echo gone > /run/gone"))
+    heard = execute(
+        disk, lab.shell("echo hello; echo kept > /kept; echo gone > /tmp/gone; echo gone > /run/gone")
+    )
     assert (heard.steps, heard.lines) == (["script"], ["hello"])
     lab.clean(disk)
     tree = tree_of(disk)
@@ -77,7 +79,9 @@ def test_names_are_resolved_and_resolv_conf_is_given_back(system: Path, tmp_path
 
 
 def test_no_service_can_be_started(disk: Path) -> None:
-    execute(disk, lab.shell("start-stop-daemon --start; ! policy-rc.d ssh start; ! test -e /run/systemd/system"))
+    execute(
+        disk, lab.shell("start-stop-daemon --start; ! policy-rc.d ssh start; ! test -e /run/systemd/system")
+    )
     tree = tree_of(disk)
     assert not tree.exists("/started")
     assert tree.names("/usr/sbin") == ["start-stop-daemon"]

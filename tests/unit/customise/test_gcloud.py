@@ -77,7 +77,9 @@ def unpacked(base: Path, made: GcloudArchive, output: Path) -> tuple[ImageTree, 
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_the_archive_is_unpacked_and_its_programs_are_on_the_path(base: Path, tmp_path: Path, form: int) -> None:
+def test_the_archive_is_unpacked_and_its_programs_are_on_the_path(
+    base: Path, tmp_path: Path, form: int
+) -> None:
     tree, lines = unpacked(base, archive(tmp_path, plain, form=form), tmp_path / "out.raw")
     assert lines == (
         "unpack sdk.tar.gz to /usr/lib/google-cloud-sdk (4 files, 0 MiB)",
@@ -199,7 +201,9 @@ def test_a_header_of_a_gigabyte_takes_no_memory(base: Path, tmp_path: Path, kind
     assert peak < 24 << 20
 
 
-def test_more_than_any_cli_has_is_refused(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_any_cli_has_is_refused(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gcloud, "SIZE_LIMIT", 1 << 20)
     made = write_gzip(tmp_path / "sdk.tar.gz", header(b"0", 1 << 34))
     with open_image(base) as source, pytest.raises(CustomisationError, match="unpacks to more than"):
@@ -219,7 +223,10 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
 def test_a_damaged_archive_is_named(base: Path, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     made = archive(tmp_path, plain)
     made.path.write_bytes(damage(made.path.read_bytes()))
-    with open_image(base) as source, pytest.raises(CustomisationError, match=r"gcloud: sdk.tar.gz .*; get it"):
+    with (
+        open_image(base) as source,
+        pytest.raises(CustomisationError, match=r"gcloud: sdk.tar.gz .*; get it"),
+    ):
         gcloud.unpack(EditedDisk(source), made, time=TIME)
 
 

@@ -62,9 +62,17 @@ def source(tmp_path: Path) -> Path:
 CASES = {
     "a new file": (Placement("/etc/motd.d/x", content=b"hi\n"), "/etc/motd.d/x", (0o644, 0, 0)),
     "a mode": (Placement("/etc/x", content=b"hi\n", mode=0o4750), "/etc/x", (0o4750, 0, 0)),
-    "names": (Placement("/etc/x", content=b"hi\n", owner="app", group="staff"), "/etc/x", (0o644, 1001, 70000)),
+    "names": (
+        Placement("/etc/x", content=b"hi\n", owner="app", group="staff"),
+        "/etc/x",
+        (0o644, 1001, 70000),
+    ),
     "numbers": (Placement("/etc/x", content=b"hi\n", owner="7", group="8"), "/etc/x", (0o644, 7, 8)),
-    "what is there keeps its mode": (Placement("/etc/private", content=b"hi\n"), "/etc/private", (0o600, 0, 0)),
+    "what is there keeps its mode": (
+        Placement("/etc/private", content=b"hi\n"),
+        "/etc/private",
+        (0o600, 0, 0),
+    ),
     "through a link": (Placement("/data/x", content=b"hi\n"), "/srv/x", (0o644, 0, 0)),
 }
 
@@ -131,5 +139,8 @@ def test_what_cannot_be_placed_is_named(base: Path, placement: Placement, messag
 
 def test_what_is_no_file_is_not_copied(base: Path, source: Path) -> None:
     os.mkfifo(source / "pipe")
-    with open_image(base) as image, pytest.raises(CustomisationError, match="pipe is neither file, folder nor link"):
+    with (
+        open_image(base) as image,
+        pytest.raises(CustomisationError, match="pipe is neither file, folder nor link"),
+    ):
         place(EditedDisk(image), [Placement("/opt/app", source=source)], time=TIME)
