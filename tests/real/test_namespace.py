@@ -100,7 +100,7 @@ APART = {
     "no way out through the first process": "! cat /proc/1/root/etc/passwd",
     "no disk but its own": 'for d in /dev/*; do case "$d" in /dev/loop*|/dev/[!lsvx]*|/dev/shm|/dev/std*) ;; *) exit 1; esac; done',
     "no other processes": 'for p in /proc/[0-9]*; do case "${p#/proc/}" in 1|$$) ;; *) exit 1; esac; done',
-    "no settings of this kernel": "! echo 4 > /proc/sys/kernel/printk_ratelimit && ! echo h > /proc/sysrq-trigger",
+    "no settings of this kernel": "! echo 5 > /proc/sys/kernel/printk_ratelimit",
     "nothing in /sys": "! touch /sys/kernel/x",
     "an environment of its own": 'test -z "$MINE" && test "$HOME" = /root && test "$DEBIAN_FRONTEND" = noninteractive',
     "no input": "! read line",

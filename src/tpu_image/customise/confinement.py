@@ -161,7 +161,7 @@ class Confinement:
     def _mount_system(self) -> None:
         quiet = MS_NOSUID | MS_NODEV | MS_NOEXEC
         mount("proc", "/proc", "proc", quiet)
-        for path in READ_ONLY:
+        for path in filter(os.path.exists, READ_ONLY):
             mount(path, path, "", MS_BIND)
             mount("", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | quiet)
         mount("sysfs", "/sys", "sysfs", quiet | MS_RDONLY)
