@@ -77,8 +77,12 @@ def wheel(folder: Path) -> Path:
         info = "tiny_package-1.0.dist-info"
         file.writestr("tiny_package.py", "WORD = 'tiny'\n")
         file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-package\nVersion: 1.0\n")
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{info}/RECORD", f"tiny_package.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(
+            f"{info}/RECORD", f"tiny_package.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
+        )
     return folder
 
 
@@ -101,7 +105,9 @@ class Customised:
             packages=("hello", "cron", "python3-venv"),
             remove=("gdisk",),
             kernel="linux-image-cloud-amd64",
-            environments=(PythonEnvironment("/opt/tiny", ("tiny-package",), wheels=wheel(folder / "wheels")),),
+            environments=(
+                PythonEnvironment("/opt/tiny", ("tiny-package",), wheels=wheel(folder / "wheels")),
+            ),
             scripts=(Script("greet", SCRIPT),),
             sources=sources,
         )
@@ -123,7 +129,11 @@ class Customised:
 
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(path)
+        return (
+            hashlib.file_digest(file, "sha256").hexdigest()
+            if hasattr(hashlib, "file_digest")
+            else _digest(path)
+        )
 
 
 def _digest(path: Path) -> str:
@@ -203,7 +213,9 @@ def test_the_file_systems_are_clean(customised: Customised) -> None:
     assert customised.tree.read_text("/etc/motd") == "mine\n"
 
 
-def test_a_kernel_that_is_not_the_newest_is_pinned(customised: Customised, sources: bytes, tmp_path: Path) -> None:
+def test_a_kernel_that_is_not_the_newest_is_pinned(
+    customised: Customised, sources: bytes, tmp_path: Path
+) -> None:
     wanted = Customisation(kernel="linux-image-amd64", sources=sources)
     heard = lab.Heard()
     with (
@@ -211,7 +223,9 @@ def test_a_kernel_that_is_not_the_newest_is_pinned(customised: Customised, sourc
         executed(EditedDisk(source), wanted, NamespaceExecutor(), heard, folder=tmp_path) as (disk, done),
     ):
         tree = open_tree(disk)
-        assert "GRUB_DEFAULT='gnulinux-advanced-" in tree.read_text("/etc/default/grub.d/zz-tpu-image-kernel.cfg")
+        assert "GRUB_DEFAULT='gnulinux-advanced-" in tree.read_text(
+            "/etc/default/grub.d/zz-tpu-image-kernel.cfg"
+        )
         assert "cloud" not in done.kernel
         assert tree.is_file(f"/boot/{done.kernel}")
     assert heard.steps[-2:] == ["make the kernel the default", "update-grub"]

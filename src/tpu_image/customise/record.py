@@ -15,7 +15,11 @@ def customisation_document(executed: Executed, changes: Sequence[str]) -> dict[s
     return {
         "method": executed.method or "files",
         "packages": [
-            {"name": printable(change.name), "before": printable(change.before), "after": printable(change.after)}
+            {
+                "name": printable(change.name),
+                "before": printable(change.before),
+                "after": printable(change.after),
+            }
             for change in executed.packages
         ],
         "scripts": [{"name": printable(script.name), "sha256": script.sha256} for script in executed.scripts],
@@ -37,9 +41,17 @@ def customisation_schema() -> dict[str, Any]:
                 "items": package,
                 "description": "Packages whose version changed; blank where it was or is not installed.",
             },
-            "scripts": {"type": "array", "items": script, "description": "What ran, by the SHA-256 of its text."},
+            "scripts": {
+                "type": "array",
+                "items": script,
+                "description": "What ran, by the SHA-256 of its text.",
+            },
             "kernel": TEXT | {"description": "File in /boot of the kernel that was made the default."},
             "environments": {"type": "array", "items": TEXT, "description": "Python environments."},
-            "changes": {"type": "array", "items": TEXT, "description": "Files and folders placed or cleared."},
+            "changes": {
+                "type": "array",
+                "items": TEXT,
+                "description": "Files and folders placed or cleared.",
+            },
         }
     )

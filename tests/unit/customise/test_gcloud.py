@@ -47,6 +47,11 @@ def add(tar: tarfile.TarFile, name: str, content: bytes = b"", **attributes: obj
     tar.addfile(member, io.BytesIO(content))
 
 
+def add_all(tar: tarfile.TarFile, *members: tuple[str, dict[str, object]]) -> None:
+    for name, attributes in members:
+        add(tar, name, b"", **attributes)
+
+
 def plain(tar: tarfile.TarFile) -> None:
     """What Google's archive is like."""
     add(tar, "google-cloud-sdk/", type=tarfile.DIRTYPE, mode=0o755)
@@ -151,17 +156,14 @@ HOSTILE: dict[str, tuple[Make, str]] = {
         "h is a link to no file before it",
     ),
     "through a link": (
-        lambda t: (
-            add(t, f"{TOP}/s", type=tarfile.SYMTYPE, linkname="bin"),
-            add(t, f"{TOP}/s/x", b"x"),
-        )[0],
+        lambda t: add_all(t, (f"{TOP}/s", {"type": tarfile.SYMTYPE, "linkname": "bin"}), (f"{TOP}/s/x", {})),
         "s/x is below something that is no folder",
     ),
     "below a file": (
-        lambda t: (add(t, f"{TOP}/f", b"x"), add(t, f"{TOP}/f/x", b"x"))[0],
+        lambda t: add_all(t, (f"{TOP}/f", {}), (f"{TOP}/f/x", {})),
         "f/x is below something that is no folder",
     ),
-    "twice": (lambda t: (add(t, f"{TOP}/f", b"x"), add(t, f"{TOP}/f", b"y"))[0], "it has f twice"),
+    "twice": (lambda t: add_all(t, (f"{TOP}/f", {}), (f"{TOP}/f", {})), "it has f twice"),
     "a name too long": (lambda t: add(t, f"{TOP}/{'n' * 256}", b"x"), "is not below google-cloud-sdk/"),
 }
 
