@@ -11,6 +11,7 @@ import hashlib
 import posixpath
 import tarfile
 import zlib
+from collections.abc import Callable
 
 from tpu_image.customise.customisation import GcloudArchive
 from tpu_image.customise.session import CustomisationError
@@ -41,6 +42,9 @@ BUFFER = 256 * 1024
 NAME_LIMIT = 255
 """Bytes of a name in ext4."""
 
+Report = Callable[[int], None]
+"""Is told how many bytes are unpacked."""
+
 GET_IT = "get it from https://cloud.google.com/sdk/docs/install"
 
 
@@ -59,13 +63,16 @@ class _Stream:
         return data
 
 
-def unpack(disk: EditedDisk, archive: GcloudArchive, *, time: int) -> tuple[str, ...]:
+def unpack(
+    disk: EditedDisk, archive: GcloudArchive, *, time: int, report: Report | None = None
+) -> tuple[str, ...]:
     """Unpack the archive to :data:`FOLDER`, and link its programs into /usr/bin.
 
     Args:
         disk: the disk; its root file system has room.
         archive: a gzip'd tar.
         time: seconds since 1970 that everything carries.
+        report: is told how far it is.
 
     Returns:
         What was done, a line each.
@@ -81,7 +88,7 @@ def unpack(disk: EditedDisk, archive: GcloudArchive, *, time: int) -> tuple[str,
     try:
         if overlay.exists(FOLDER):
             raise CustomisationError(f"gcloud: {FOLDER} is in the image already; leave gcloud out")
-        unpacked = _Unpacked(writer, posixpath.join(overlay.resolve(posixpath.dirname(FOLDER)), TOP))
+        unpacked = _Unpacked(writer, posixpath.join(overlay.resolve(posixpath.dirname(FOLDER)), TOP), report)
     except TreeError as error:
         raise CustomisationError(f"gcloud: {error}") from None
     name = printable(archive.path.name)
@@ -122,8 +129,9 @@ def _verify(archive: GcloudArchive) -> None:
 class _Unpacked:
     """What has been written so far, by path below the folder."""
 
-    def __init__(self, writer: TreeWriter, folder: str) -> None:
+    def __init__(self, writer: TreeWriter, folder: str, report: Report | None) -> None:
         self.writer = writer
+        self.report = report
         self.folder = folder
         self.kinds: dict[str, Kind] = {}
         self.size = 0
@@ -195,6 +203,8 @@ def _add_file(tar: tarfile.TarFile, member: tarfile.TarInfo, unpacked: _Unpacked
     mode = 0o755 if member.mode & 0o111 else 0o644
     unpacked.writer.put_stream(unpacked.full(path), File(b"", mode), content, member.size)  # type: ignore[arg-type]
     unpacked.kinds[path] = Kind.FILE
+    if unpacked.report is not None:
+        unpacked.report(unpacked.size)
 
 
 def _inside(name: str) -> str:
