@@ -82,9 +82,10 @@ def loop_devices(folder: Path) -> list[str]:
     return [name for name in files if str(folder) in name]
 
 
-def mounts() -> list[str]:
-    """What is mounted where, as this process sees it."""
-    return Path("/proc/self/mounts").read_text().splitlines()
+def mounts(folder: Path) -> list[str]:
+    """What is mounted where images are, or below a folder, as this process sees it."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line for line in lines if line.split()[1].startswith(("/mnt", str(folder)))]
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 30) -> bool:

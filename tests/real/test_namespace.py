@@ -227,7 +227,7 @@ STAGES = [
 @pytest.mark.parametrize(("word", "delay"), STAGES)
 def test_a_kill_at_any_stage_leaves_nothing(system: Path, tmp_path: Path, word: str, delay: float) -> None:
     digest = hashlib.sha256(system.read_bytes()).digest()
-    mounted = lab.mounts()
+    mounted = lab.mounts(tmp_path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", BUILD, str(system), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as build:
@@ -239,9 +239,9 @@ def test_a_kill_at_any_stage_leaves_nothing(system: Path, tmp_path: Path, word: 
         build.send_signal(signal.SIGKILL)
     assert build.returncode == -signal.SIGKILL
     assert lab.eventually(lambda: not lab.processes("987603")), "a program is left"
-    assert lab.eventually(lambda: not lab.processes("--kill-child")), "a namespace is left"
+    assert lab.eventually(lambda: not lab.processes(f"build-{build.pid}")), "a namespace is left"
     assert lab.eventually(lambda: not lab.loop_devices(tmp_path)), "a block device is left"
-    assert lab.mounts() == mounted
+    assert lab.mounts(tmp_path) == mounted
     assert os.listdir(tmp_path) == []
     assert hashlib.sha256(system.read_bytes()).digest() == digest
 

@@ -219,7 +219,7 @@ def _started(passed: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
     package = Path(__file__).resolve().parents[2]
     command = [
         *("unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--"),
-        *(sys.executable, "-I", "-S", "-c", START, str(package)),
+        *(sys.executable, "-I", "-S", "-c", START, str(package), f"build-{os.getpid()}"),
     ]
     process = subprocess.Popen(
         command,
