@@ -17,8 +17,8 @@ LIBRARY = "./usr/lib/x86_64-linux-gnu"
 START = 2048 * 512
 
 
-def small_system(tar: Path, folder: Path) -> Path:
-    """A raw disk with a GPT whose root has a shell and little else, out of a Debian root."""
+def small_root(tar: Path, folder: Path) -> Path:
+    """A folder with a shell and little else, out of a Debian root."""
     root = folder / "root"
     for name in ("dev", "etc", "proc", "run", "sys", "tmp", "usr/sbin", "usr/lib/systemd", "boot"):
         (root / name).mkdir(parents=True)
@@ -30,7 +30,12 @@ def small_system(tar: Path, folder: Path) -> Path:
     (root / "usr/sbin/start-stop-daemon").write_text("#!/bin/sh\necho started > /started\n")
     (root / "usr/sbin/start-stop-daemon").chmod(0o755)
     (root / "etc/resolv.conf").write_bytes(b"# the image's own\nnameserver 192.0.2.1\n\xff")
-    system = bases.file_system(folder / "root.ext4", root, size=32 * bases.MIB)
+    return root
+
+
+def small_system(tar: Path, folder: Path) -> Path:
+    """A raw disk with a GPT whose root is :func:`small_root`."""
+    system = bases.file_system(folder / "root.ext4", small_root(tar, folder), size=32 * bases.MIB)
     return bases.disk(folder / "system.raw", (bases.ROOT, system))
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import build_bases as bases
 import customise_lab as lab
 from disk_tools import run
+from tpu_image.customise import namespace
 from tpu_image.customise.namespace import NamespaceExecutor
 from tpu_image.customise.session import CustomisationError, Session, Silent, Step
 from tpu_image.disks.image import open_image
@@ -58,6 +60,36 @@ def test_what_a_script_writes_is_on_the_disk_and_the_file_system_is_clean(disk: 
     tree = tree_of(disk)
     assert tree.read_text("/kept") == "kept\n"
     assert tree.names("/tmp") == tree.names("/run") == []
+
+
+def test_a_disk_without_partitions_is_its_root(debian_root_tar: Path, tmp_path: Path) -> None:
+    root = lab.small_root(debian_root_tar, tmp_path)
+    disk = bases.file_system(tmp_path / "disk.raw", root, size=32 * bases.MIB)
+    execute(disk, lab.shell("echo kept > /kept"))
+    assert tree_of(disk).read_text("/kept") == "kept\n"
+    lab.clean(disk, 0)
+
+
+@pytest.mark.parametrize("label", ["gpt", "dos"])
+def test_volumes_are_mounted_where_the_images_fstab_has_them(
+    debian_root_tar: Path, tmp_path: Path, label: str
+) -> None:
+    root = lab.small_root(debian_root_tar, tmp_path)
+    (root / "etc/fstab").write_text(
+        f"UUID={bases.ROOT_UUID} / ext4 defaults 0 1\nUUID={bases.BOOT_UUID} /boot ext4 defaults 0 2\n"
+    )
+    (tmp_path / "boot").mkdir()
+    (tmp_path / "boot/vmlinuz-1").touch()
+    boot = bases.file_system(
+        tmp_path / "boot.ext4", tmp_path / "boot", uuid=bases.BOOT_UUID, size=8 * bases.MIB
+    )
+    system = bases.file_system(tmp_path / "root.ext4", root, size=32 * bases.MIB)
+    kinds = (bases.BOOT, bases.ROOT) if label == "gpt" else ("83", "83")
+    disk = bases.disk(tmp_path / "disk.raw", (kinds[0], boot), (kinds[1], system), label=label)
+    execute(disk, lab.shell("test -e /boot/vmlinuz-1; echo kept > /boot/kept"))
+    assert tree_of(disk).read_text("/boot/kept") == "kept\n"
+    for offset in bases.offsets(disk):
+        lab.clean(disk, offset)
 
 
 @pytest.mark.parametrize("target", ["", "../run/systemd/resolve/stub-resolv.conf", "/nowhere"])
@@ -190,6 +222,12 @@ def test_a_root_whose_folders_are_links_is_refused(system: Path, tmp_path: Path)
 def test_an_ordinary_user_is_told_what_is_needed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(CustomisationError, match="run it as root"):
+        execute(disk, lab.shell("true"))
+
+
+def test_a_machine_that_forbids_it_is_told_so(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespace, "START", "raise SystemExit('unshare failed: Operation not permitted')")
+    with pytest.raises(CustomisationError, match=r"gives no namespaces \(unshare failed: Operation not perm"):
         execute(disk, lab.shell("true"))
 
 

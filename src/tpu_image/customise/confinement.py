@@ -63,6 +63,8 @@ DEVICE_LINKS = {
 }
 
 
+OTHER_KERNEL = "check the file system with e2fsck, or build on a newer kernel"
+
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 """What root may write to without any capability, and which belongs to this machine's kernel."""
 
@@ -133,7 +135,12 @@ class Confinement:
 
     def _mount_root(self) -> None:
         root = self.request["volumes"][0]
-        mount(root["device"], PLACE, root["kind"], MS_NODEV, "nobarrier")
+        try:
+            mount(root["device"], PLACE, root["kind"], MS_NODEV, "nobarrier")
+        except OSError as error:
+            raise SessionError(
+                f"this kernel does not mount the root ({error.strerror}); {OTHER_KERNEL}"
+            ) from None
         for name in ("dev", "proc", "run", "sys", "tmp"):
             if not stat.S_ISDIR(_mode(f"{PLACE}/{name}")):
                 raise SessionError(f"/{name} is no folder in the image, so nothing can be executed in it")
@@ -179,7 +186,9 @@ class Confinement:
             mount(device, path, kind, MS_NODEV)
         except OSError as error:
             if error.errno != errno.ENODEV:
-                raise
+                raise SessionError(
+                    f"this kernel does not mount {path} ({error.strerror}); {OTHER_KERNEL}"
+                ) from None
             mount("tmpfs", path, "tmpfs", MS_NODEV | MS_RDONLY)
             self.tell(line=f"this kernel has no {kind}: {path} shows empty and cannot be changed")
         self.mounted.append(path)
@@ -230,8 +239,7 @@ class Confinement:
         """Have everything on the disk, and its file systems clean, before the last process ends."""
         for path in ("/tmp", *reversed(self.mounted)):  # noqa: S108
             unmount(path)
-        mount("", "/", "", MS_REMOUNT | MS_RDONLY)
-        os.sync()
+        mount("", "/", "", MS_REMOUNT | MS_RDONLY)  # which writes everything that is not written yet
 
 
 def _number(path: str) -> int:

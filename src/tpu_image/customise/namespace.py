@@ -87,16 +87,18 @@ class _Run:
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._step = -1
         self._began = self._step_began = time.monotonic()
-        self._error: str | None = "it ended early"
+        self._error: str | None = None
+        self._done = False
         self._status = 0
 
     def run(self) -> None:
+        prepared = self._request()
         with contextlib.ExitStack() as stack:
             output, output_end = _pipe(stack)
             events, events_end = _pipe(stack)
-            request = self._request(output_end, events_end)
+            request = {**prepared, "output": output_end, "events": events_end}
             passed = (self._disk.fileno(), output_end, events_end)
-            process = stack.enter_context(_started(passed))
+            process = stack.enter_context(_started(passed, output_end))
             for end in (output_end, events_end):
                 os.close(end)
             assert process.stdin is not None  # noqa: S101 - asked for
@@ -107,14 +109,12 @@ class _Run:
         self._await_release()
         self._judge()
 
-    def _request(self, output: int, events: int) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         with open_raw(f"/proc/self/fd/{self._disk.fileno()}") as source:
             volumes = [_volume(place) for place in _places(open_tree(source))]
         session = self._session
         return {
             "disk": self._disk.fileno(),
-            "output": output,
-            "events": events,
             "volumes": volumes,
             "given": GIVEN,
             "files": {name: _text(content) for name, content in session.files.items()},
@@ -171,8 +171,8 @@ class _Run:
             self._listener.step(self._name)
         if "error" in event:
             self._error = event["error"]
-        if event.get("done"):
-            self._error = None
+        if "done" in event:
+            self._done = True
 
     def _await_release(self) -> None:
         """Wait until the kernel has let go of the block device, which it does after the last process has ended."""
@@ -182,11 +182,15 @@ class _Run:
             time.sleep(0.01)
 
     def _judge(self) -> None:
-        if self._error is None:
+        if self._done:
             return
-        if self._status:
-            raise CustomisationError(f"{self._name}: {_ending(self._status)}", tuple(self._tail))
-        raise CustomisationError(f"{self._name}: {self._error}", tuple(self._tail))
+        if not self._device and not self._error:
+            reason = self._tail[-1] if self._tail else "unshare ended"
+            raise CustomisationError(
+                f"this machine gives no namespaces ({reason}); build as root, outside containers that forbid them"
+            )
+        problem = _ending(self._status) if self._status else self._error or "ended early"
+        raise CustomisationError(f"{self._name}: {problem}", tuple(self._tail))
 
 
 class _Lines:
@@ -214,21 +218,25 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _started(passed: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
+def _started(passed: tuple[int, ...], output: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start the first process of new namespaces; at the block's end everything in them is ended."""
     package = Path(__file__).resolve().parents[2]
     command = [
         *("unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--"),
         *(sys.executable, "-I", "-S", "-c", START, str(package), f"build-{os.getpid()}"),
     ]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        pass_fds=passed,
-        start_new_session=True,
-        cwd="/",
-        env={"PATH": os.defpath},
-    )
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stderr=output,
+            pass_fds=passed,
+            start_new_session=True,
+            cwd="/",
+            env={"PATH": os.defpath},
+        )
+    except FileNotFoundError as error:
+        raise CustomisationError(f"{error.filename} is not installed; apt-get install util-linux") from None
     try:
         yield process
     finally:

@@ -87,7 +87,7 @@ def _plan_item(
     else:
         mode = item.mode if item.mode is not None else entry.mode if entry else 0o644
         if item.mode is None and item.executable:
-            mode |= 0o111
+            mode |= (mode & 0o444) >> 2
         overlay.write(item.path, b"", mode=mode, owner=(uid, gid))
         contents[overlay.resolve(item.path)] = item.content
 

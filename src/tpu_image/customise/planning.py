@@ -33,13 +33,11 @@ def session_of(customisation: Customisation) -> Session:
         files |= _own_sources(customisation.sources)
         environment["APT_CONFIG"] = f"{GIVEN}/apt.conf"
     if wanted:
-        steps.append(_apt("update the package lists", "update", "--error-on=any"))
+        steps.append(_apt("update the package lists", "update", "-o", "APT::Update::Error-Mode=any"))
         steps.append(_apt(f"install {' '.join(wanted)}", "install", "--", *wanted))
     if customisation.remove:
         names = customisation.remove
-        steps.append(
-            _apt(f"remove {' '.join(names)}", "purge", "--allow-remove-essential=false", "--", *names)
-        )
+        steps.append(_apt(f"remove {' '.join(names)}", "purge", "--", *names))
     if customisation.kernel:
         steps.append(UPDATE_GRUB)
     folders = {}
