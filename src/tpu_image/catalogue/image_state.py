@@ -47,6 +47,7 @@ TRACES: tuple[Trace, ...] = (
         (
             "/var/lib/cloud/instance/*",
             "/var/lib/cloud/instances/*/*",
+            "/var/lib/cloud/instances/*/*/*",
             "/var/lib/cloud/data/*",
             "/var/lib/cloud/sem/*",
         ),

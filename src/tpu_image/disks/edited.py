@@ -1,7 +1,7 @@
 """A disk with changes laid over it: nothing is written to the base, and no second copy of it is made.
 
-An edit of a disk image is a few hundred blocks. They are held in memory over the base; checks read through them,
-and the writer streams the base with them in place.
+An edit of a disk image is mostly a few hundred blocks. They are held in memory over the base, and what is beyond some
+MiB in a file without a name; checks read through them, and the writer streams the base with them in place.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from tpu_image.disks.errors import UnsupportedError
+from tpu_image.disks.pages import PAGE, Pages
 from tpu_image.disks.source import BlockSource, Extent, ExtentKind, Section
 
-PAGE = 4096
-"""Bytes in which changes are kept: the largest ext4 block, and a multiple of every sector size."""
+CHANGE_LIMIT = 4 << 30
+"""Bytes of changes that are held at most: a million pages, about 100 bytes of memory each."""
 
-CHANGE_LIMIT = 128 * 1024 * 1024
-"""Bytes of changes that are held at most; an edit beyond that wants a copy of the disk instead."""
+FEW_PAGES = 64
+"""Pages that are looked up one by one: sorting all of them after every change takes longer."""
 
 HOLES_LIMIT = 4_000_000
 """Pieces of free space that are kept, 16 bytes each."""
@@ -31,7 +32,7 @@ class EditedDisk(BlockSource):
         self.base = base
         self._base_end = min(base.size, self.size)
         self.unit = max(base.unit, PAGE)
-        self._pages: dict[int, bytearray] = {}
+        self._pages = Pages()
         self._order: list[int] | None = []
         self._hole_starts, self._hole_ends = array("Q"), array("Q")
 
@@ -39,6 +40,10 @@ class EditedDisk(BlockSource):
     def changed_bytes(self) -> int:
         """Bytes that are held over the base."""
         return len(self._pages) * PAGE
+
+    def close(self) -> None:
+        """Let go of the changes; the base stays open."""
+        self._pages.close()
 
     def write_at(self, offset: int, data: bytes) -> None:
         """Lay bytes over the disk from ``offset``.
@@ -53,22 +58,22 @@ class EditedDisk(BlockSource):
         while done < len(data):
             page, within = divmod(offset + done, PAGE)
             step = min(PAGE - within, len(data) - done)
-            self._page(page)[within : within + step] = data[done : done + step]
+            self._write_page(page, within, data[done : done + step])
             done += step
         if self.changed_bytes > CHANGE_LIMIT:
             raise UnsupportedError(
-                f"more than {CHANGE_LIMIT >> 20} MiB of changes", self.name, "add large files at first boot"
+                f"more than {CHANGE_LIMIT >> 30} GiB of changes", self.name, "add large files at first boot"
             )
 
-    def _page(self, number: int) -> bytearray:
-        """The page as it is held for changing."""
-        held = self._pages.get(number)
-        if held is None:
-            start = number * PAGE
-            length = min(PAGE, self.size - start)
-            held = self._pages[number] = bytearray(self._read(start, length).ljust(PAGE, b"\0"))
+    def _write_page(self, number: int, within: int, data: bytes) -> None:
+        if number not in self._pages:
             self._order = None
-        return held
+            if len(data) < PAGE:
+                start = number * PAGE
+                before = self._read(start, min(PAGE, self.size - start)).ljust(PAGE, b"\0")
+                data = before[:within] + data + before[within + len(data) :]
+                within = 0
+        self._pages.write(number, within, data)
 
     def cut_base(self, end: int) -> None:
         """Have the disk read as zero from ``end`` on, but for what was and will be written over it."""
@@ -114,7 +119,7 @@ class EditedDisk(BlockSource):
         for page in pages:
             start = page * PAGE
             low, high = max(offset, start), min(end, start + PAGE)
-            merged[low - offset : high - offset] = self._pages[page][low - start : high - start]
+            merged[low - offset : high - offset] = self._pages.read(page, low - start, high - start)
         return bytes(merged)
 
     def stored_deflate(self, offset: int) -> bytes | None:
@@ -126,10 +131,13 @@ class EditedDisk(BlockSource):
 
     def _pages_in(self, start: int, end: int) -> list[int]:
         """Changed pages that the part touches, in order."""
+        first, end_page = start // PAGE, -(-end // PAGE)
+        if self._order is None and end_page - first <= FEW_PAGES:
+            return [page for page in range(first, end_page) if page in self._pages]
         if self._order is None:
-            self._order = sorted(self._pages)
+            self._order = sorted(self._pages.numbers())
         order = self._order
-        return order[bisect_left(order, start // PAGE) : bisect_left(order, -(-end // PAGE))]
+        return order[bisect_left(order, first) : bisect_left(order, end_page)]
 
     def _holes_in(self, start: int, end: int) -> range:
         """Numbers of the holes that the part touches, in order."""

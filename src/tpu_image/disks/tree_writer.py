@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 from tpu_image.disks.edited import EditedDisk, EditedSection
 from tpu_image.disks.errors import DamagedError, UnsupportedError
@@ -29,15 +30,67 @@ def write_nodes(disk: EditedDisk, tree: ImageTree, nodes: Mapping[str, Node | No
         UnsupportedError: a path is on a file system that is not written to, or in a form that editing does not
             keep right; nothing is on the disk then.
     """
-    editors: dict[str, Ext4Editor] = {}
+    writer = TreeWriter(disk, tree, time=time)
     # Directories come before what is in them; among one directory's names the order does not matter.
     for path in sorted(nodes, key=lambda path: (path.count("/"), path)):
-        place, inner = _place_of(tree, path)
-        if place.path not in editors:
-            editors[place.path] = Ext4Editor(_section(disk, place), time=time)
-        editors[place.path].put(inner, nodes[path])
-    for editor in editors.values():
-        editor.flush()
+        writer.put(path, nodes[path])
+    writer.flush()
+
+
+class TreeWriter:
+    """Writes onto the file systems of a disk, each path on its own; nothing is to be found there before :meth:`flush`.
+
+    Paths are canonical. All methods raise UnsupportedError for a path on a file system that is not written to, or in
+    a form that editing does not keep right, and DamagedError where a file system contradicts itself.
+    """
+
+    def __init__(self, disk: EditedDisk, tree: ImageTree, *, time: int) -> None:
+        """Open nothing yet.
+
+        Args:
+            disk: the disk that ``tree`` was opened on.
+            tree: finds the file system that each path is on.
+            time: seconds since 1970 that new and changed files carry.
+        """
+        self._disk = disk
+        self._tree = tree
+        self._time = time
+        self._editors: dict[str, Ext4Editor] = {}
+
+    def put(self, path: str, node: Node | None) -> None:
+        """Have this node at a path, in a directory that exists; None takes a file or link away."""
+        editor, inner = self._editor(path)
+        editor.put(inner, node)
+
+    def put_stream(self, path: str, node: Node, content: BinaryIO, size: int) -> None:
+        """Have a file at a path that holds what is read, ``size`` bytes.
+
+        Raises:
+            EOFError: the content is shorter.
+        """
+        editor, inner = self._editor(path)
+        editor.put_stream(inner, node, content, size)
+
+    def link(self, path: str, target: str) -> None:
+        """Give a file another name on the same file system."""
+        editor, inner = self._editor(path)
+        other, inner_target = self._editor(target)
+        if other is not editor:
+            raise UnsupportedError(
+                f"{path} and {target} are on two file systems", self._disk.name, "copy it instead"
+            )
+        editor.link(inner, inner_target)
+
+    def flush(self) -> None:
+        """Lay everything over the disk."""
+        for editor in self._editors.values():
+            editor.flush()
+
+    def _editor(self, path: str) -> tuple[Ext4Editor, str]:
+        place, inner = _place_of(self._tree, path)
+        if place.path not in self._editors:
+            self._editors[place.path] = Ext4Editor(_section(self._disk, place), time=self._time)
+        return self._editors[place.path], inner
 
 
 def _place_of(tree: ImageTree, path: str) -> tuple[Place, str]:

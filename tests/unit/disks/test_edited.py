@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpu_image.disks.edited import PAGE, EditedDisk
+from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.pages import PAGE
 from tpu_image.disks.source import BlockSource, Extent, ExtentKind
 
 SIZE = 10 * PAGE

@@ -91,9 +91,9 @@ class InodeRecord:
         return GOOD_OLD_SIZE + int.from_bytes(self.data[128:130], "little")
 
     def mark_deleted(self, time: int) -> None:
-        """Note the time of deletion, which is how e2fsck tells a free inode from a lost one."""
+        """Note the time of deletion, which is how e2fsck tells a free inode from a lost one: so never zero."""
         self.set_links(0)
-        struct.pack_into("<I", self.data, 20, time & 0xFFFF_FFFF)
+        struct.pack_into("<I", self.data, 20, time & 0xFFFF_FFFF or 1)
 
     @property
     def sectors(self) -> int:

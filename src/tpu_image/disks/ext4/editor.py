@@ -6,11 +6,13 @@ go to a disk that nothing else uses. ``e2fsck -fn`` finds nothing to complain of
 
 from __future__ import annotations
 
+import io
 import posixpath
 import stat
 from collections.abc import Sequence
+from typing import BinaryIO
 
-from tpu_image.disks.edited import PAGE, EditedDisk, EditedSection
+from tpu_image.disks.edited import EditedDisk, EditedSection
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.edit_directory import (
     DirectoryBlock,
@@ -33,6 +35,7 @@ from tpu_image.disks.ext4.inode import (
 )
 from tpu_image.disks.ext4.mapping import Run
 from tpu_image.disks.ext4.superblock import REPAIR, UNCLEAN_REMEDY
+from tpu_image.disks.pages import PAGE
 from tpu_image.trees.memory import Directory, File, Node, Symlink
 
 FLAG_INDEX = 0x1000
@@ -64,12 +67,15 @@ FILE_TYPES: dict[type[Node], int] = {File: 1, Directory: 2, Symlink: 7}
 """File types in directory entries (``EXT4_FT_*``)."""
 FORMATS: dict[type[Node], int] = {File: stat.S_IFREG, Directory: stat.S_IFDIR, Symlink: stat.S_IFLNK}
 
+PIECE = 1024 * 1024
+"""Bytes of a file's content that are in memory at a time; a multiple of every block size."""
+
 LINK_IN_INODE = 60
 """Targets shorter than this stand in the inode itself."""
 
 
 class Ext4Editor:
-    """An editing session; nothing is on the disk before :meth:`flush`."""
+    """An editing session; nothing of it is to be found on the disk before :meth:`flush`."""
 
     def __init__(self, disk: EditedDisk | EditedSection, *, time: int) -> None:
         """Open the file system of a partition.
@@ -95,6 +101,7 @@ class Ext4Editor:
         self._inodes: dict[int, InodeRecord] = {}
         self._blocks: dict[int, bytes] = {}
         self._directories: dict[int, list[DirectoryBlock]] = {}
+        self._folders: dict[str, int] = {"/": ROOT_INODE}
 
     def _refuse_features(self) -> None:
         superblock = self._superblock
@@ -122,12 +129,46 @@ class Ext4Editor:
             UnsupportedError: no room, or a file or directory in a form that editing does not keep right.
             DamagedError: the file system contradicts itself.
         """
+        content = node.content if isinstance(node, File) else b""
+        self.put_stream(path, node, io.BytesIO(content), len(content))
+
+    def put_stream(self, path: str, node: Node | None, content: BinaryIO, size: int) -> None:
+        """Have this node at a path, as :meth:`put` does, a file with what is read in place of its own content.
+
+        Args:
+            path: holds no link.
+            node: its kind, mode and owner.
+            content: ``size`` bytes are read from it, piece by piece.
+            size: bytes.
+
+        Raises:
+            UnsupportedError, DamagedError: as :meth:`put`.
+            EOFError: the content is shorter.
+        """
         try:
-            self._put(path, node)
+            self._put(path, node, content, size)
         except DirectoryError as error:
             raise DamagedError(f"a directory of {path}: {error}", self._disk.name, REPAIR) from None
 
-    def _put(self, path: str, node: Node | None) -> None:
+    def link(self, path: str, target: str) -> None:
+        """Give a file that exists another name, in place of a file or link that has it.
+
+        Raises:
+            UnsupportedError, DamagedError: as :meth:`put`; a file that is not there or no file is damage too.
+        """
+        parent, name = self._parent(target)
+        number = self._lookup(parent, name)
+        if number is None or not stat.S_ISREG(self._record(number).inode.mode):
+            raise DamagedError(f"{target} is no file to link {path} to", self._disk.name, REPAIR)
+        self.put(path, None)
+        parent, name = self._parent(path)
+        record = self._record(number)
+        if record.inode.links >= LINK_LIMIT:
+            raise UnsupportedError(f"{target} has too many names", self._disk.name, "copy it instead")
+        record.set_links(record.inode.links + 1)
+        self._add_name(parent, name, number, self._file_type(File))
+
+    def _put(self, path: str, node: Node | None, content: BinaryIO, size: int) -> None:
         parent, name = self._parent(path)
         number = self._lookup(parent, name)
         if node is None:
@@ -145,7 +186,7 @@ class Ext4Editor:
             record.set_mode(stat.S_IFMT(record.inode.mode) | _permissions(node))
             record.set_owner(node.uid, node.gid)
         if isinstance(node, File):
-            self._set_content(record, node.content)
+            self._set_content(record, content, size)
         elif isinstance(node, Symlink):
             self._set_target(record, node.target.encode("utf-8", "surrogateescape"))
 
@@ -163,14 +204,18 @@ class Ext4Editor:
     # Names
 
     def _parent(self, path: str) -> tuple[InodeRecord, bytes]:
-        record = self._record(ROOT_INODE)
-        *above, name = path.strip("/").encode("utf-8", "surrogateescape").split(b"/")
-        for part in above:
-            number = self._lookup(record, part)
+        folder, name = posixpath.split("/" + path.strip("/"))
+        return self._folder(folder), name.encode("utf-8", "surrogateescape")
+
+    def _folder(self, path: str) -> InodeRecord:
+        """The record of a directory that exists; it stays that, since none is ever removed here."""
+        if path not in self._folders:
+            record, name = self._parent(path)
+            number = self._lookup(record, name)
             if number is None:
-                raise DamagedError(f"no directory {posixpath.dirname(path)}", self._disk.name, REPAIR)
-            record = self._record(number)
-        return record, name
+                raise DamagedError(f"no directory {path}", self._disk.name, REPAIR)
+            self._folders[path] = number
+        return self._record(self._folders[path])
 
     def _lookup(self, directory: InodeRecord, name: bytes) -> int | None:
         for block in self._directory_blocks(directory):
@@ -335,21 +380,27 @@ class Ext4Editor:
 
     # Contents
 
-    def _set_content(self, record: InodeRecord, content: bytes) -> None:
+    def _set_content(self, record: InodeRecord, content: BinaryIO, length: int) -> None:
+        """Write content straight into blocks that were free: nothing leads there before :meth:`flush`."""
         self._free_content(record)
         size = self._superblock.block_size
-        runs = self._groups.take_blocks(-(-len(content) // size), self._group_of(record)) if content else []
+        runs = self._groups.take_blocks(-(-length // size), self._group_of(record)) if length else []
+        left = length
         for run in runs:
-            for step in range(run.blocks):
-                start = (run.logical + step) * size
-                self._blocks[run.physical + step] = content[start : start + size].ljust(size, b"\0")
+            for block in range(run.physical, run.physical + run.blocks):
+                self._blocks.pop(block, None)
+            for step in range(0, run.blocks, PIECE // size):
+                count = min(PIECE // size, run.blocks - step)
+                data = _read_whole(content, min(left, count * size))
+                left -= len(data)
+                self._disk.write_at((run.physical + step) * size, data.ljust(count * size, b"\0"))
         self._map(record, runs)
-        record.set_size(len(content))
+        record.set_size(length)
         record.set_times(self._time)
 
     def _set_target(self, record: InodeRecord, target: bytes) -> None:
         if len(target) >= LINK_IN_INODE:
-            self._set_content(record, target)
+            self._set_content(record, io.BytesIO(target), len(target))
             return
         self._free_content(record)
         record.set_mapping(target, extents=False)
@@ -419,6 +470,16 @@ class Ext4Editor:
         record.set_mapping(written.root, extents=extents)
         attributes = bool(record.inode.attribute_block)
         record.set_blocks(sum(run.blocks for run in runs) + len(written.index) + attributes)
+
+
+def _read_whole(content: BinaryIO, length: int) -> bytes:
+    data = content.read(length)
+    while len(data) < length:
+        more = content.read(length - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
 
 
 def _permissions(node: Node) -> int:
