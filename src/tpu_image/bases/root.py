@@ -23,15 +23,18 @@ FINISH = Path(__file__).parent / "files" / "finish.sh"
 LOG_LIMIT = 64 << 20
 
 _STAGE = re.compile(r"I: (?P<stage>[a-z].*?)(?:\.\.\.)?")
+_UNREACHABLE = "reading package lists"
+_DOWNLOADING = "downloading packages"
+_INSTALLING = "installing packages"
 _STAGES = {
-    "running apt-get update": "reading package lists",
-    "downloading packages with apt": "downloading packages",
+    "running apt-get update": _UNREACHABLE,
+    "downloading packages with apt": _DOWNLOADING,
     "extracting archives": "unpacking essential packages",
     "installing essential packages": "installing essential packages",
-    "installing remaining packages inside the chroot": "installing packages",
+    "installing remaining packages inside the chroot": _INSTALLING,
 }
+_CONFIGURED = re.compile(rb" status installed (\S+) ")
 _FINISHING = re.compile(r"I: finishing: (?P<stage>.*)")
-_UNREACHABLE = "reading package lists"
 
 
 def make_root(
@@ -134,7 +137,8 @@ class _Progress:
         self.stage = "starting"
         self._root = work / "root"
         self._log = (work / "log").open("r", encoding="utf-8", errors="replace")
-        self._total = 0
+        self._essential = 0
+        self._others = 0
 
     def look(self) -> tuple[str, int, int]:
         """Give the stage, and how many of how many packages it has done."""
@@ -144,17 +148,19 @@ class _Progress:
             if match := _FINISHING.fullmatch(line.rstrip()):
                 self.stage = match["stage"]
         archives = _count(self._root / "var/cache/apt/archives", ".deb")
-        self._total = max(self._total, archives)
-        if self.stage == "downloading packages":
+        if self.stage == _INSTALLING:
+            self._others = max(self._others, archives)  # those of the essential packages are gone then
+        else:
+            self._essential = max(self._essential, archives)
+        total = self._essential + self._others
+        if self.stage == _DOWNLOADING:
             return self.stage, archives, 0
-        if "installing" in self.stage:
-            return self.stage, self._configured(), self._total
-        return self.stage, 0, 0
+        return (self.stage, self._configured(), total) if "installing" in self.stage else (self.stage, 0, 0)
 
     def _configured(self) -> int:
-        """Packages that dpkg is done with, which its log says."""
+        """Packages that dpkg is done with, which its log says (some more than once)."""
         with contextlib.suppress(OSError), (self._root / "var/log/dpkg.log").open("rb") as file:
-            return file.read(LOG_LIMIT).count(b" status installed ")
+            return len(set(_CONFIGURED.findall(file.read(LOG_LIMIT))))
         return 0
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import click
 
+from tpu_image.bases.releases import DEFAULT
 from tpu_image.build import FORMATS, Built, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.cli import NOT_OK, OK, options
+from tpu_image.cli.base import base_option, open_base
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
 from tpu_image.disks.archive import Report
@@ -28,10 +30,11 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     epilog=options.examples(
         "tpu-image build base.qcow2 -o tpu.tar.gz --no-agent   for Compute Engine",
         "tpu-image build base.qcow2 -o tpu.raw --format raw    a plain disk",
+        "tpu-image build debian:trixie -o tpu.tar.gz           a base made here",
         "SOURCE_DATE_EPOCH=0 tpu-image build base.raw -o tpu.tar.gz --tpu v6e",
     ),
 )
-@click.argument("base", metavar="BASE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("base", metavar="[BASE]", default=DEFAULT, callback=base_option)
 @click.option(
     "-o",
     "--output",
@@ -56,15 +59,19 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
 @options.quiet_option
 @options.debug_option
 def command(
-    base: Path, output: Path, form: str, keep_identity: bool, force: bool, profile: Profile, quiet: bool
+    base: str, output: Path, form: str, keep_identity: bool, force: bool, profile: Profile, quiet: bool
 ) -> int:
     """Turn BASE into a TPU image and write it to OUT, checked, in one pass.
 
     BASE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read. Neither root nor a mount is
-    needed, and nothing inside the image is executed.
+    needed, and nothing inside the image is executed. BASE may be a URL (http, https, gs; with #sha256=... it is
+    verified), or debian:bookworm (the default), debian:trixie, ubuntu:22.04, ubuntu:24.04, of which a base is made
+    with mmdebstrap; both are kept in the cache.
     """
     try:
-        request = Request(base, output, profile, form, keep_identity, force, default_time())
+        request = Request(
+            open_base(base, quiet=quiet), output, profile, form, keep_identity, force, default_time()
+        )
     except ValueError as error:
         raise UnusableError(str(error)) from None
     began = time.monotonic()

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tpu_image.downloads.errors import CacheError
 from tpu_image.output import write_file
 
 SIZE_LIMIT = 20 << 30
@@ -30,10 +31,6 @@ Kind = Literal["base", "download", "unfinished", "test root"]
 _SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _held: dict[Path, int] = {}
 """Descriptors that hold the locks of this process."""
-
-
-class CacheError(Exception):
-    """The cache cannot be used as asked: one line says what, where, and what to do now."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +241,7 @@ def remove(entry: Entry) -> bool:
     return True
 
 
-def shrink(keep: Path, limit: int | None = None) -> list[Entry]:
+def shrink(keep: Path | None = None, limit: int | None = None) -> list[Entry]:
     """Remove what was not used for longest until the cache keeps its limit; gives what was removed.
 
     Args:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tpu_image.downloads import cache
+from tpu_image.downloads.errors import DownloadError
 from tpu_image.downloads.http_source import Answer, RefusedError, RestartError, TransientError, ask
 from tpu_image.output import make_durable
 
@@ -28,10 +29,6 @@ _REQUESTS = 100
 """For one file in all, however much each brings."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-class DownloadError(Exception):
-    """A file cannot be had: one line says which, why, and what to do now."""
 
 
 class UnreachableError(DownloadError):
@@ -59,7 +56,10 @@ def web_url(url: str) -> str:
     Raises:
         DownloadError: it is none that can be asked for.
     """
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError as error:
+        raise DownloadError(f"{url}: {error}; check the address") from None
     if parts.scheme == "gs":
         path = urllib.parse.quote(parts.path)
         return f"https://storage.googleapis.com/{parts.netloc}{path}"
@@ -73,6 +73,12 @@ def web_url(url: str) -> str:
 def is_url(text: str) -> bool:
     """Whether a text is a URL rather than a path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
+
+
+def split_sha256(url: str) -> tuple[str, str]:
+    """Give a URL, and the SHA-256 that its fragment names: ``...#sha256=...``, as pip has it; empty where none."""
+    plain, _, fragment = url.partition("#")
+    return (plain, fragment[len("sha256=") :]) if fragment.startswith("sha256=") else (url, "")
 
 
 def download(
@@ -279,9 +285,9 @@ class _Transfer:
             except RefusedError as error:
                 raise DownloadError(f"{self._shown}: {error}; check the address") from None
             except TransientError as error:
-                if isinstance(error, RestartError):
-                    part.begin("")
                 vain = 0 if part.done > before else vain + 1
+                if isinstance(error, RestartError) or not part.validator:
+                    part.begin("")
                 if vain >= self._limits.tries:
                     raise UnreachableError(f"{self._shown}: {error}, {vain} times; try again later") from None
                 self._pause(vain, error)
@@ -317,6 +323,9 @@ class _Transfer:
                 mark, marked = now, part.done
         if part.done < answer.total:
             raise TransientError(f"the connection ended at byte {part.done} of {answer.total}")
+        # What ends among its headers looks, to http.client, like an answer without a body.
+        if not part.done and not answer.announced:
+            raise TransientError("the connection ended before the file began")
 
     def _finish(self, part: _Part) -> None:
         found = part.digest.hexdigest()

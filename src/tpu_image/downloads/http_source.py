@@ -44,6 +44,8 @@ class Answer:
     total: int
     validator: str
     body: http.client.HTTPResponse
+    announced: bool = True
+    """Whether the server said how long the body is."""
 
     def read(self) -> bytes:
         """Give what has arrived, at least a byte; nothing at the end.
@@ -62,17 +64,22 @@ class _Patient:
 
     sock: Any
     timeout: Any
+    _aborted = False
 
     def getresponse(self) -> http.client.HTTPResponse:
         timer = threading.Timer(3 * self.timeout, self._abort)
         timer.daemon = True
         timer.start()
         try:
-            return super().getresponse()  # type: ignore[misc, no-any-return]
+            response: http.client.HTTPResponse = super().getresponse()  # type: ignore[misc]
         finally:
             timer.cancel()
+        if self._aborted:
+            raise TimeoutError
+        return response
 
     def _abort(self) -> None:
+        self._aborted = True
         with contextlib.suppress(OSError, AttributeError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -161,7 +168,7 @@ def _judged(response: http.client.HTTPResponse, start: int, validator: str) -> A
             raise RestartError("the server sent a part that was not asked for")
         total = 0 if match[3] == "*" else int(match[3])
         return Answer(start, total, validator, response)
-    return Answer(0, response.length or 0, found, response)
+    return Answer(0, response.length or 0, found, response, response.length is not None)
 
 
 class RestartError(TransientError):
