@@ -16,7 +16,9 @@ from tpu_image.bases.releases import Release
 KEYRINGS = Path("/usr/share/keyrings")
 
 _FORMAT = "$(ORIGIN)\t$(RELEASE)\t$(REPO_URI)"
-_OPTION = re.compile(r'Acquire::(?:https?::(?:Proxy|Timeout)\b.*|Retries|Check-Date|Check-Valid-Until) ".*";')
+_OPTION = re.compile(
+    r'Acquire::(?:https?::(?:Proxy|Timeout)[^ ]*|Retries|Check-Date|Check-Valid-Until) ".*";'
+)
 _IMPATIENT = ('Acquire::http::Timeout "30";', 'Acquire::https::Timeout "30";', 'Acquire::Retries "2";')
 """What stands where the machine says nothing: a server that does not answer is given up in two minutes."""
 
