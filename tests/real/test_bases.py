@@ -53,7 +53,10 @@ def tree(base: Path) -> Iterator[Tree]:
 def test_the_partition_table_and_the_file_systems_are_sound(disk: Path, layout: Layout) -> None:
     assert "No errors detected" in run("sfdisk", "--verify", disk)
     run("e2fsck", "-fn", f"{disk}?offset={layout.root.offset}")
-    assert run("blkid", "-p", "-O", layout.root.offset, "-s", "UUID", "-o", "value", disk) == f"{layout.root_uuid}\n"
+    assert (
+        run("blkid", "-p", "-O", layout.root.offset, "-s", "UUID", "-o", "value", disk)
+        == f"{layout.root_uuid}\n"
+    )
 
 
 def test_the_efi_partition_starts_by_its_removable_path_and_holds_a_stub(disk: Path, layout: Layout) -> None:
@@ -87,7 +90,9 @@ def test_the_kernel_has_the_modules_that_hand_out_tpus(tree: Tree) -> None:
 
 def test_nothing_of_the_machine_that_made_it_is_left(tree: Tree) -> None:
     assert tree.read_bytes("/etc/machine-id") == b""
-    assert tree.readlink("/etc/resolv.conf") == "/run/systemd/resolve/stub-resolv.conf"
+    link = tree.lstat("/etc/resolv.conf")
+    assert link is not None
+    assert link.target == "/run/systemd/resolve/stub-resolv.conf"
     assert tree.names("/etc/apt/apt.conf.d", "*mmdebstrap*") == []
     assert tree.names("/var/lib/apt/lists", "*Packages*") == []
     assert tree.names("/var/cache/apt/archives", "*.deb") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,14 +58,54 @@ def stage_line(stage: str, done: int, total: int) -> str:
 
 def transfer_line(done: int, total: int, rate: float) -> str:
     """Say how far a download is: bytes, and bytes a second."""
-    whole = f" of {total >> 20} MiB" if total else " MiB"
-    return f"fetching: {done >> 20}{whole}, {rate / 1e6:.1f} MB/s"
+    whole = f" of {total >> 20}" if total else ""
+    return f"fetching, {done >> 20}{whole} MiB, {rate / 1e6:.1f} MB/s"
 
 
 @contextlib.contextmanager
 def _line(quiet: bool) -> Iterator[Show]:
-    """Give a function that shows a line: one that changes on a terminal; in a pipe each stage, and then every 10 s."""
-    terminal = sys.stderr is not None and sys.stderr.isatty()
+    """Give a function that shows how far something is."""
+    if quiet or sys.stderr is None:
+        yield _nothing
+    elif sys.stderr.isatty():
+        with _changing_line() as show:
+            yield show
+    else:
+        yield _plain_lines()
+
+
+def _nothing(text: str) -> None:
+    del text
+
+
+@contextlib.contextmanager
+def _changing_line() -> Iterator[Show]:
+    """One line of a terminal; its seconds go on where nothing else does."""
+    began = time.monotonic()
+    text = ""
+    stop = threading.Event()
+
+    def show(new: str) -> None:
+        nonlocal text
+        text = new
+
+    def draw() -> None:
+        while not stop.wait(0.2):
+            if text:
+                click.echo(f"\r{printable(text)}, {time.monotonic() - began:.0f} s\033[K", err=True, nl=False)
+
+    drawing = threading.Thread(target=draw, daemon=True)
+    drawing.start()
+    try:
+        yield show
+    finally:
+        stop.set()
+        drawing.join()
+        click.echo("\r\033[K", err=True, nl=False)
+
+
+def _plain_lines() -> Show:
+    """A line for each stage, and then every ten seconds."""
     began = time.monotonic()
     last, last_stage = 0.0, ""
 
@@ -72,14 +113,8 @@ def _line(quiet: bool) -> Iterator[Show]:
         nonlocal last, last_stage
         now = time.monotonic()
         stage = text.partition(",")[0]
-        if quiet or (now - last < 0.2 if terminal else stage == last_stage and now - last < 10):
-            return
-        last, last_stage = now, stage
-        line = f"{printable(text)}, {now - began:.0f} s"
-        click.echo(f"\r{line}\033[K" if terminal else line, err=True, nl=not terminal)
+        if stage != last_stage or now - last >= 10:
+            last, last_stage = now, stage
+            click.echo(f"{printable(text)}, {now - began:.0f} s", err=True)
 
-    try:
-        yield show
-    finally:
-        if terminal and not quiet:
-            click.echo("\r\033[K", err=True, nl=False)
+    return show

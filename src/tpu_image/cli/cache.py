@@ -51,7 +51,7 @@ format_option = click.option(
         "tpu-image cache                          what is kept, and how large it is",
         "tpu-image cache clean --older-than 30d   remove what was not used for 30 days",
         "tpu-image cache clean --all              remove everything that is not in use",
-        "TPU_IMAGE_CACHE_LIMIT=5G tpu-image build https://...   keep 5 GiB at most (20G by default)",
+        "TPU_IMAGE_CACHE_LIMIT=5G tpu-image cache clean   keep 5 GiB at most (20G by default)",
     ),
 )
 @format_option

@@ -28,6 +28,9 @@ Note = Callable[[str], None]
 _REQUESTS = 100
 """For one file in all, however much each brings."""
 
+_PROGRESS = 64 * 1024
+"""Bytes that a try must bring so as not to count as vain."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -252,7 +255,7 @@ class _Transfer:
                     f"{path.parent}: {error.strerror}; make room there, or name another folder in XDG_CACHE_HOME"
                 ) from None
             finally:
-                if path.exists() and not os.fstat(file.fileno()).st_size:
+                if cache.names(path, file.fileno()) and not path.stat().st_size:
                     path.unlink()
                     cache.about_path(path).unlink(missing_ok=True)
 
@@ -285,7 +288,7 @@ class _Transfer:
             except RefusedError as error:
                 raise DownloadError(f"{self._shown}: {error}; check the address") from None
             except TransientError as error:
-                vain = 0 if part.done > before else vain + 1
+                vain = 0 if part.done - before >= _PROGRESS else vain + 1
                 if isinstance(error, RestartError) or not part.validator:
                     part.begin("")
                 if vain >= self._limits.tries:

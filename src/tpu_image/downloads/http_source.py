@@ -151,10 +151,10 @@ def ask(url: str, start: int, validator: str, known: str, timeout: float) -> Ans
         raise _failure(error) from None
     except urllib.error.URLError as error:
         raise _unreachable(error.reason) from None
+    except (http.client.InvalidURL, ValueError) as error:
+        raise RefusedError(f"is no URL that can be asked for: {error}") from None
     except (OSError, http.client.HTTPException) as error:
         raise TransientError(_reason(error)) from None
-    except ValueError as error:
-        raise RefusedError(f"is no URL that can be asked for: {error}") from None
     return _judged(response, start, validator)
 
 
