@@ -111,7 +111,13 @@ def _run(command: Sequence[str], environment: dict[str, str], work: Path, report
     log = work / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd=work
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            cwd=work,
+            umask=0o022,
         )
     progress = _Progress(work)
     try:

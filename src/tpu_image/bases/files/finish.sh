@@ -7,6 +7,7 @@
 #   ROOT_PARTITION  its partition as GRUB names it, such as gpt1
 #   DISTRIBUTION    its ID in os-release, which is also its folder on the EFI system partition
 set -eu
+umask 022
 
 root=$1
 inside() { chroot "$root" "$@"; }
