@@ -49,7 +49,9 @@ ExecStart=
 ExecStart=/lib/systemd/systemd-networkd-wait-online --any
 """
 
-_CLOUD_NETWORK = """\
+_CLOUD = """\
+# A language other than the C locale would have to be generated at the first boot.
+locale: C.UTF-8
 # systemd-networkd asks DHCP on every card: /etc/systemd/network/80-dhcp.network
 network:
   config: disabled
@@ -73,7 +75,8 @@ def configuration(release: Release, layout: Layout) -> dict[str, str]:
     """Give the text of every file, by its path in the root."""
     return {
         "etc/apt/sources.list": "".join(f"{line}\n" for line in release.public_sources),
-        "etc/cloud/cloud.cfg.d/90-network.cfg": _CLOUD_NETWORK,
+        "etc/cloud/cloud.cfg.d/90-base.cfg": _CLOUD,
+        "etc/default/locale": "LANG=C.UTF-8\n",
         "etc/default/grub.d/40-serial-console.cfg": _GRUB,
         "etc/fstab": _FSTAB.format(root=layout.root_uuid, esp=layout.esp_uuid),
         "etc/hostname": f"{release.distribution}\n",

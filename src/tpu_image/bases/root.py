@@ -128,7 +128,7 @@ def _run(command: Sequence[str], environment: dict[str, str], work: Path, report
             except subprocess.TimeoutExpired:
                 report(*progress.look())
     except BaseException:
-        process.terminate()
+        process.kill()  # unshare waits out what is milder
         process.wait()
         raise
     if status:
