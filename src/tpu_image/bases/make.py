@@ -136,11 +136,12 @@ def _sweep(folder: Path) -> None:
 def _remove(work: Path) -> None:
     """Remove a folder whose files have many owners."""
     command = [*as_root(), "rm", "-rf", "--one-file-system", "--", str(work)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BaseError(
-            f"{work}: cannot be removed: {done.stderr.strip().splitlines()[-1]}; remove it as root"
-        )
+    for _ in range(3):  # a process that was killed may take a moment to be gone
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return
+        time.sleep(1)
+    raise BaseError(f"{work}: cannot be removed: {done.stderr.strip().splitlines()[-1]}; remove it as root")
 
 
 def _make(release: Release, packages: Sequence[str], sources: Sources, path: Path, report: Report) -> None:

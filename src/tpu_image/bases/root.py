@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from tpu_image.bases.contents import configuration, write_configuration
 from tpu_image.bases.errors import BaseError
@@ -119,36 +120,35 @@ def _run(command: Sequence[str], environment: dict[str, str], work: Path, report
             cwd=work,
             umask=0o022,
         )
-    progress = _Progress(work)
-    try:
-        while True:
-            try:
-                status = process.wait(0.5)
-                break
-            except subprocess.TimeoutExpired:
+    with log.open("r", encoding="utf-8", errors="replace") as said:
+        progress = _Progress(work / "root", said)
+        try:
+            while process.poll() is None:
                 report(*progress.look())
-    except BaseException:
-        process.kill()  # unshare waits out what is milder
-        process.wait()
-        raise
-    if status:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+        except BaseException:
+            process.kill()  # unshare waits out what is milder
+            process.wait()
+            raise
         progress.look()
+    if process.returncode:
         raise BaseError(failure(what, progress.stage, log.read_text("utf-8", "replace")))
 
 
 class _Progress:
     """What mmdebstrap is at, read from what it says and from the root that it makes."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, root: Path, said: TextIO) -> None:
         self.stage = "starting"
-        self._root = work / "root"
-        self._log = (work / "log").open("r", encoding="utf-8", errors="replace")
+        self._root = root
+        self._said = said
         self._essential = 0
         self._others = 0
 
     def look(self) -> tuple[str, int, int]:
         """Give the stage, and how many of how many packages it has done."""
-        for line in self._log:
+        for line in self._said:
             if match := _STAGE.fullmatch(line.rstrip()):
                 self.stage = _STAGES.get(match["stage"], self.stage)
             if match := _FINISHING.fullmatch(line.rstrip()):

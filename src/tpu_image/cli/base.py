@@ -22,10 +22,12 @@ def base_option(context: click.Context, parameter: click.Parameter, value: str) 
     """Refuse what is neither a file, a URL nor a reference."""
     from tpu_image.downloads.download import is_url
 
-    if value in REFERENCES or is_url(value) or Path(value).is_file():
+    if value in REFERENCES or is_url(value):
         return value
     if Path(value).is_dir():
         raise click.BadParameter(f"File {value!r} is a directory.", context, parameter)
+    if Path(value).exists():
+        return value
     raise click.BadParameter(
         f"File {value!r} does not exist; BASE is a file, a URL, or one of {', '.join(REFERENCES)}.",
         context,

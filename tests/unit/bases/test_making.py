@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -231,3 +232,26 @@ def test_a_disk_is_made_without_root_and_read_by_our_own_check(tmp_path: Path) -
 def test_the_grub_defaults_put_the_console_on_the_first_serial_port() -> None:
     text = configuration(BOOKWORM, make_layout(""))["etc/default/grub.d/40-serial-console.cfg"]
     assert "console=ttyS0,115200" in text
+
+
+def test_progress_counts_the_packages_of_the_root_that_is_made(tmp_path: Path) -> None:
+    archives = tmp_path / "var/cache/apt/archives"
+    archives.mkdir(parents=True)
+    (tmp_path / "var/log").mkdir()
+    said = io.StringIO()
+    progress = root._Progress(tmp_path, said)
+
+    def look(line: str) -> tuple[str, int, int]:
+        position = said.tell()
+        said.write(line)
+        said.seek(position)
+        return progress.look()
+
+    (archives / "a_1_amd64.deb").write_text("")
+    assert look("I: downloading packages with apt...\n") == ("downloading packages", 1, 0)
+    (archives / "a_1_amd64.deb").unlink()
+    (archives / "b_1_amd64.deb").write_text("")
+    (tmp_path / "var/log/dpkg.log").write_text("x status installed a:amd64 1\nx status installed a:amd64 1\n")
+    assert look("I: installing remaining packages inside the chroot...\n") == ("installing packages", 1, 2)
+    assert look("I: running --customize-hook in shell: sh\n") == ("installing packages", 1, 2)
+    assert look("I: finishing: boot menu\n") == ("boot menu", 0, 0)
