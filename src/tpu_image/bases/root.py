@@ -180,9 +180,7 @@ def _count(folder: Path, suffix: str) -> int:
 def failure(what: str, stage: str, log: str) -> str:
     """Say in one line why mmdebstrap failed."""
     lines = [line.strip() for line in log.splitlines()]
-    fetches = [
-        line[3:] for line in lines if line.startswith(("W: Failed to fetch", "E: Failed to fetch", "Err:"))
-    ]
+    fetches = [line[3:] for line in lines if line.startswith(("W: Failed to fetch", "E: Failed to fetch"))]
     errors = [line[3:] for line in lines if line.startswith("E: ")]
     unmet = [line for line in lines if " : Depends: " in line]
     reason = (fetches or unmet or errors or ["mmdebstrap failed"])[0]

@@ -139,6 +139,7 @@ def test_what_cannot_be_made_is_refused_with_what_can() -> None:
 FAILURES = {
     "no archive": (
         "reading package lists",
+        "Err:1 http://archive noble InRelease\n  Could not resolve\n"
         "W: Failed to fetch http://archive/dists/InRelease  Could not resolve 'archive'\nE: apt-get update failed",
         r"ubuntu:24\.04: its archive cannot be used from here: .*Could not resolve 'archive'; name a mirror of it in "
         "TPU_IMAGE_UBUNTU_MIRROR, or give another BASE",
