@@ -26,7 +26,7 @@ SIZE_LIMIT = 20 << 30
 ABOUT_LIMIT = 64 * 1024
 """Bytes of the description beside an entry."""
 
-Kind = Literal["base", "download", "unfinished", "test root"]
+Kind = Literal["base", "download", "unfinished", "other"]
 
 _SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _held: dict[Path, int] = {}
@@ -47,7 +47,10 @@ class About:
 
 @dataclass(frozen=True)
 class Entry:
-    """One file or folder of the cache: ``size`` is what it takes on the disk, ``used`` seconds since 1970."""
+    """One file or folder of the cache: ``size`` is what it takes on the disk, ``used`` seconds since 1970.
+
+    What is neither a base nor a download is ``other``: roots that tests and the lab keep. It goes when all goes.
+    """
 
     path: Path
     kind: Kind
@@ -203,7 +206,7 @@ def _entry(path: Path) -> Entry | None:
         return Entry(path, kind, known.origin if known else "", _taken(path), status.st_mtime)
     if path.name in ("bases", "downloads"):
         return None
-    return Entry(path, "test root", "", _taken(path), status.st_mtime)
+    return Entry(path, "other", "", _taken(path), status.st_mtime)
 
 
 def _taken(path: Path) -> int:
@@ -223,7 +226,7 @@ def remove(entry: Entry) -> bool:
     try:
         descriptor = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            if not lock_if_free(descriptor):
+            if not lock_if_free(descriptor) or not names(entry.path, descriptor):
                 return False
             if entry.path.is_dir():
                 if entry.kind == "unfinished":
@@ -249,7 +252,7 @@ def shrink(keep: Path | None = None, limit: int | None = None) -> list[Entry]:
         limit: bytes; :func:`size_limit` by default.
     """
     limit = size_limit() if limit is None else limit
-    found = [entry for entry in entries() if entry.kind != "test root"]
+    found = [entry for entry in entries() if entry.kind != "other"]
     taken = sum(entry.size for entry in found)
     removed = []
     for entry in found:

@@ -57,7 +57,7 @@ def test_entries_say_what_they_are(own_cache: Path) -> None:
         ("base", "https://host/debian.qcow2"),
         ("unfinished", "https://host/b.part"),
         ("download", "https://host/a"),
-        ("test root", ""),
+        ("other", ""),
     ]
 
 
