@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 
 # Python's venv; tools that make a root; tools that the tests hold our claims against.
 PACKAGES := python3-venv \
-	mmdebstrap debian-archive-keyring \
+	mmdebstrap debian-archive-keyring uidmap \
 	bash cloud-init dash e2fsprogs iproute2 libpam-modules patch shellcheck strace systemd systemd-container udev umockdev util-linux \
 	btrfs-progs cryptsetup-bin dosfstools erofs-utils exfatprogs f2fs-tools fdisk gdisk libarchive-tools mtools ntfs-3g \
 	qemu-utils squashfs-tools xfsprogs xorriso
@@ -31,8 +31,8 @@ $(INSTALLED): pyproject.toml | packages
 	touch $@
 
 .PHONY: image
-image: setup ## Make a TPU root from a real Debian one, and check it
-	root=$$(tools/debian-root) && $(AS_ROOT) tools/make-image $(PYTHON) "$$root"
+image: setup ## Make a TPU image from packages, check it, and say how to go on
+	@tools/make-image $(PYTHON) build/tpu-debian-12.tar.gz
 
 .PHONY: test
 ifeq ($(AS_ROOT),)
@@ -53,7 +53,7 @@ lint: setup ## Run the linters and the type checker
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	shellcheck tools/* .ci/run
+	shellcheck tools/* .ci/run src/tpu_image/bases/files/finish.sh
 
 .PHONY: check
 check: lint ## Run the linters and the quick tests

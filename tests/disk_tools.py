@@ -34,6 +34,7 @@ PACKAGES = {
     "mksquashfs": "squashfs-tools",
     "mkswap": "util-linux",
     "mmd": "mtools",
+    "mtype": "mtools",
     "qemu-img": "qemu-utils",
     "qemu-io": "qemu-utils",
     "sfdisk": "fdisk",

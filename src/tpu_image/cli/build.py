@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
+from tpu_image.bases.releases import DEFAULT
 from tpu_image.build import FORMATS, Built, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.cli import NOT_OK, OK, options, progress
+from tpu_image.cli.base import base_option, open_base
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
 from tpu_image.disks.seal import parse_size
@@ -26,10 +28,11 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     epilog=options.examples(
         "tpu-image build base.qcow2 -o tpu.tar.gz --no-agent   for Compute Engine",
         "tpu-image build base.qcow2 -o tpu.raw --format raw    a plain disk",
+        "tpu-image build debian:trixie -o tpu.tar.gz           a base made here",
         "SOURCE_DATE_EPOCH=0 tpu-image build base.raw -o tpu.tar.gz --tpu v6e",
     ),
 )
-@click.argument("base", metavar="BASE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("base", metavar="[BASE]", default=DEFAULT, callback=base_option)
 @click.option(
     "-o",
     "--output",
@@ -67,7 +70,7 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
 @options.quiet_option
 @options.debug_option
 def command(
-    base: Path,
+    base: str,
     output: Path,
     form: str,
     size: int,
@@ -81,11 +84,13 @@ def command(
     """Turn BASE into a TPU image and write it to OUT, checked, in one pass.
 
     BASE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read. Neither root nor a mount is
-    needed, and nothing inside the image is executed.
+    needed, and nothing inside the image is executed. BASE may be a URL (http, https, gs; with #sha256=... it is
+    verified), or debian:bookworm (the default), debian:trixie, ubuntu:22.04, ubuntu:24.04, of which a base is made
+    with mmdebstrap; both are kept in the cache.
     """
     try:
         request = Request(
-            base,
+            open_base(base, quiet=quiet),
             output,
             profile,
             form,

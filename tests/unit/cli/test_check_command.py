@@ -175,7 +175,7 @@ REFUSED = {
     "no reason": (["check", "--waive", "kernel.greeting"], "write ID=REASON"),
     "unknown requirement": (["check", "--only", "kernel.greting"], "did you mean kernel.greeting"),
     "unknown option": (["check", "--frmat"], "--format"),
-    "unknown command": (["chekc"], "did you mean check?"),
+    "unknown command": (["chekc"], "did you mean check"),
     "missing specification": (["check", "--spec", "MISSING"], "No such file or directory"),
     "output into nothing": (["check", "ROOT", "-o", "MISSING/report"], "the result is lost"),
 }

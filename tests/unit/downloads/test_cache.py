@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tpu_image.downloads import cache
+from tpu_image.downloads.errors import CacheError
+
+MIB = 1 << 20
+
+
+def add(name: str, *, size: int = MIB, used: float = 0, kind: str = "downloads") -> Path:
+    """Put an entry into the cache."""
+    path = cache.subfolder(kind) / name
+    path.write_bytes(os.urandom(size))
+    cache.describe(path, cache.About(f"https://host/{name}"))
+    os.utime(path, (used, used))
+    return path
+
+
+def kept() -> list[str]:
+    return sorted(entry.path.name for entry in cache.entries())
+
+
+def in_another_process(path: Path) -> subprocess.Popen[str]:
+    """Hold an entry elsewhere, until the standard input ends."""
+    code = "import sys; from pathlib import Path; from tpu_image.downloads import cache; "
+    code += "print(cache.hold(Path(sys.argv[1])), flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "True\n"
+    return process
+
+
+def test_the_folder_is_the_platforms(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache.folder() == own_cache
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache.folder() == Path.home() / ".cache" / "tpu-image"
+
+
+def test_entries_say_what_they_are(own_cache: Path) -> None:
+    add("a", used=30)
+    add("debian.qcow2", used=10, kind="bases")
+    add("b.part", used=20)
+    (own_cache / "debian-bookworm.tar").write_bytes(b"x")
+    assert [(entry.kind, entry.origin) for entry in cache.entries()] == [
+        ("base", "https://host/debian.qcow2"),
+        ("unfinished", "https://host/b.part"),
+        ("download", "https://host/a"),
+        ("other", ""),
+    ]
+
+
+def test_a_sparse_file_counts_what_it_takes(own_cache: Path) -> None:
+    path = add("a", size=0)
+    os.truncate(path, 1 << 30)
+    assert cache.entries()[0].size < MIB
+
+
+def test_a_cache_that_is_not_there_is_empty(own_cache: Path) -> None:
+    assert cache.entries() == []
+
+
+def test_the_longest_unused_goes_first(own_cache: Path) -> None:
+    for name, used in (("new", 30), ("old", 10), ("middle", 20)):
+        add(name, used=used)
+    removed = cache.shrink(limit=2 * MIB + MIB // 2)
+    assert [entry.path.name for entry in removed] == ["old"]
+    assert kept() == ["middle", "new"]
+    assert not cache.about_path(removed[0].path).exists()
+
+
+def test_what_was_just_made_stays_however_small_the_limit(own_cache: Path) -> None:
+    path = add("old", used=10)
+    add("new", used=30)
+    cache.shrink(path, limit=1)
+    assert kept() == ["old"]
+
+
+def test_what_is_in_use_is_never_removed(own_cache: Path) -> None:
+    path = add("a")
+    user = in_another_process(path)
+    try:
+        entry = cache.entries()[0]
+        assert not cache.remove(entry)
+        assert cache.shrink(limit=0) == []
+        assert path.exists()
+    finally:
+        user.kill()
+        user.communicate()
+    assert cache.remove(entry)
+
+
+def test_holding_counts_as_use(own_cache: Path) -> None:
+    path = add("a", used=10)
+    assert cache.hold(path)
+    assert cache.entries()[0].used > 1e9
+
+
+def test_what_is_gone_or_made_anew_is_not_held_by_an_old_lock(own_cache: Path) -> None:
+    path = add("a")
+    assert cache.hold(path)
+    path.unlink()
+    assert not cache.hold(path)
+    add("a")
+    assert cache.hold(path)
+    assert not cache.remove(cache.entries()[0])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"origin": 1}', '{"other": ""}', "[" * 60000])
+def test_a_description_that_is_spoilt_says_nothing(own_cache: Path, text: str) -> None:
+    path = add("a")
+    cache.about_path(path).write_text(text)
+    assert cache.about(path) is None
+    assert cache.entries()[0].origin == ""
+
+
+@pytest.mark.parametrize(("text", "size"), [("5G", 5 << 30), ("100", 100), ("7MiB", 7 << 20), ("1kb", 1024)])
+def test_the_limit_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, size: int) -> None:
+    monkeypatch.setenv("TPU_IMAGE_CACHE_LIMIT", text)
+    assert cache.size_limit() == size
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "1.5G", "5X"])
+def test_a_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TPU_IMAGE_CACHE_LIMIT", text)
+    with pytest.raises(CacheError, match="give a size such as 20G"):
+        cache.size_limit()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(CacheError, match="Not a directory; name a folder of yours in XDG_CACHE_HOME"):
+        cache.subfolder("downloads")
