@@ -156,9 +156,9 @@ class _Client:
         self._credentials: int | None = None
         self._total = 0
 
-    def raw(self, name: str) -> bytes:
-        """Give a manifest or index as the registry has it."""
-        arguments = ["inspect", "--raw", *self._access(""), f"docker://{name}"]
+    def raw(self, name: str, *options: str) -> bytes:
+        """Give a manifest or index as the registry has it; with ``--config``, the configuration."""
+        arguments = ["inspect", "--raw", *options, *self._access(""), f"docker://{name}"]
         return self._patiently(
             lambda: skopeo.run(
                 self._with_credentials(arguments),
@@ -187,6 +187,9 @@ class _Client:
         if self._total > BLOB_LIMIT:
             raise ImageError(f"has {self._total >> 20} MiB", self._where, "give another image")
         self._patiently(lambda: self._copy(folder, chosen))
+        if not (folder / blob_name(contents.configuration.digest)).exists():
+            # Of an image in Docker's own format skopeo writes the configuration anew, as OCI has it.
+            documents[contents.configuration.digest] = self.raw(self._reference.pinned(chosen), "--config")
         for name, data in documents.items():
             _write(folder / blob_name(name), data)
         index = {"schemaVersion": 2, "manifests": [{"digest": digest, "size": len(top)}]}

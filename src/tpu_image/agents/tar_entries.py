@@ -77,6 +77,8 @@ def entries(archive: memoryview, where: str) -> Iterator[Entry]:
         yield _entry(header, kind, size, data, pax, long_name, long_target, where)
         long_name = long_target = None
         pax = {}
+    if position < length:
+        raise ImageError(f"is cut short at byte {length}", where)
 
 
 def _entry(
