@@ -6,10 +6,13 @@ import gzip
 import hashlib
 import io
 import json
+import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 REFERENCE = "gcr.io/cloud-tpu-v2-images/vbar_control_agent:0.0.1"
 PROGRAM = "/usr/bin/vbar_control_agent"
@@ -116,3 +119,14 @@ def packed(folder: Path, archive: Path) -> Path:
     with tarfile.open(archive, "w") as file:
         file.add(folder, ".")
     return archive
+
+
+def stand_in(folder: Path) -> bytes:
+    """A static program that stands in for the agent (``stand_in_agent.c``)."""
+    source = Path(__file__).with_name("stand_in_agent.c")
+    target = folder / "vbar_control_agent"
+    try:
+        subprocess.run(["gcc", "-static", "-O1", "-o", target, source], check=True)
+    except FileNotFoundError:
+        pytest.fail("gcc is missing: install gcc and libc6-dev")
+    return target.read_bytes()

@@ -86,9 +86,7 @@ def pull(reference: Reference, options: Options) -> ContainerImage:
             _prune(cache)
             held = _held(cache, reference, digest)
         if held is None:
-            raise ImageError(
-                "cannot be read from the cache", str(folder), "remove the folder, and run it again"
-            )
+            raise ImageError("the registry sent something else than the image says", str(reference))
         return held
 
 

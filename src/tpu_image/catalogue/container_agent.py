@@ -101,8 +101,13 @@ class ContainerAgent(Requirement):
             )
         return self.failed(f"the image has no {self.agent.name}: no unit, container image, program or snap")
 
+    def presences(self, tree: Tree) -> list[Presence]:
+        """Every form in which the agent is in an image: what starts it, and what it is itself."""
+        services = Services(tree)
+        return [*self._units(services), *self._presences(services)]
+
     def _absent(self, services: Services) -> Verdict:
-        there = [*self._units(services), *self._presences(services)]
+        there = self.presences(services.tree)
         if not there:
             return self.passed(f"the {self.agent.name} is left to GKE, which brings its own")
         return self.failed(
