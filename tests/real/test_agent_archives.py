@@ -149,20 +149,8 @@ def test_file_capabilities_are_kept(tmp_path: Path) -> None:
     (tmp_path / "in/ping").write_bytes(b"x")
     os.setxattr(tmp_path / "in/ping", "security.capability", value)
     tar = tmp_path / "layer.tar"
-    subprocess.run(
-        [
-            "tar",
-            "-cf",
-            tar,
-            "--format=pax",
-            "--xattrs",
-            "--xattrs-include=security.capability",
-            "-C",
-            tmp_path / "in",
-            ".",
-        ],
-        check=True,
-    )
+    with_attributes = ["--format=pax", "--xattrs", "--xattrs-include=security.capability"]
+    subprocess.run(["tar", "-cf", tar, *with_attributes, "-C", tmp_path / "in", "."], check=True)
     with Spool() as spool, opened(str(oci_layout(tmp_path / "layout", tar.read_bytes())), spool) as image:
         write_below(str(tmp_path), "/ours", 0o700, {"root": image.unpack(spool).root}, spool)
     assert os.getxattr(tmp_path / "ours/root/ping", "security.capability") == value

@@ -18,6 +18,7 @@ from registries import Fault, Handler, Server, docker_registry, free_port, misbe
 from tpu_image.agents import references, registry, skopeo
 from tpu_image.agents.errors import AgentError
 from tpu_image.agents.image import ContainerImage
+from tpu_image.agents.manifest import digest_of
 from tpu_image.agents.registry import Options
 from tpu_image.agents.sources import opened
 from tpu_image.agents.spool import Spool
@@ -104,7 +105,7 @@ def test_an_image_of_dockers_own_format_keeps_its_digest(layout: Path, tmp_path:
             capture_output=True,
         ).stdout
         assert b"vnd.docker.distribution.manifest.v2+json" in raw
-        assert got(target) == registry.manifest.digest_of(raw)
+        assert got(target) == digest_of(raw)
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def auth(host: str, user: str = "u", password: str = "p") -> str:
 def test_credentials_come_from_a_file_or_dockers_own_or_a_helper(
     guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(AgentError, match="refuses without .other. credentials; log in"):
+    with pytest.raises(AgentError, match=r"refuses without .other. credentials; log in"):
         got(f"{guarded}/agent:1")
     wrong = tmp_path / "wrong.json"
     wrong.write_text(auth(guarded, password="other"))
@@ -152,7 +153,7 @@ def test_a_google_registry_takes_the_token_of_the_machine(
     guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Metadata(Handler):
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
             assert self.headers["Metadata-Flavor"] == "Google"
             self.answer(200, b'{"access_token": "machine-token", "expires_in": 3599}')
 
@@ -242,7 +243,7 @@ def test_too_many_requests_are_waited_for_as_long_as_the_registry_says(server: S
 def test_too_many_requests_for_ever_come_to_an_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "QUESTION_SECONDS", 4)
     server.faults["manifests/1"] = answers(429, Retry_After="1")
-    with pytest.raises(AgentError, match="too many requests|sent nothing for"):
+    with pytest.raises(AgentError, match=r"too many requests|sent nothing for"):
         got(f"{server.host}/agent:1")
 
 
@@ -303,7 +304,7 @@ def test_a_registry_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytes
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        with pytest.raises(AgentError, match="sent nothing for|cannot be reached"):
+        with pytest.raises(AgentError, match=r"sent nothing for|cannot be reached"):
             got(f"localhost:{listener.getsockname()[1]}/agent:1")
 
 
@@ -327,7 +328,7 @@ def test_the_cache_does_not_grow_without_end(
 
 def test_without_skopeo_it_is_named_with_what_to_give_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(AgentError, match="skopeo: .* is not installed; install it, or give an archive"):
+    with pytest.raises(AgentError, match=r"skopeo: .* is not installed; install it, or give an archive"):
         got("gcr.io/x/agent:1")
 
 

@@ -24,7 +24,10 @@ UNPACKED = f"{AGENTS}/vbar_control_agent"
 SCRIPT = f"""\
 unit={VBAR.unit} notes={UNPACKED}/notes
 listens() {{ grep -q ':20A1 [0-9A-F]*:0000 0A' /proc/net/tcp; }}
-wait_for() {{ for _ in $(seq 300); do "$@" && return; sleep 0.1; done; echo "never: $*"; systemctl status $unit; return 1; }}
+wait_for() {{
+    for _ in $(seq 300); do "$@" && return; sleep 0.1; done
+    echo "never: $*"; systemctl status $unit; return 1
+}}
 main() {{ systemctl show --property MainPID --value $unit; }}
 is_another() {{ [ "$(main)" != 0 ] && [ "$(main)" != "$first" ]; }}
 failed() {{ systemctl is-failed --quiet $unit; }}

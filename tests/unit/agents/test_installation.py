@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -119,26 +120,37 @@ def test_the_base_decides_what_runs_it(tmp_path: Path) -> None:
 def test_docker_is_refused_where_the_base_does_not_start_it(tmp_path: Path) -> None:
     without = {path: node for path, node in DOCKER.items() if not path.startswith(WANTS)}
     for base in (BASE, without):
-        with pytest.raises(AgentError, match="no Docker that starts at boot; install docker.io"):
-            with installation(tmp_path, base, runtime="docker"):
-                pass
+        docker = installation(tmp_path, base, runtime="docker")
+        with pytest.raises(AgentError, match=r"no Docker that starts at boot; install docker\.io"), docker:
+            pass
 
 
 def test_an_unpacked_directory_is_not_for_docker(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
-    with pytest.raises(AgentError, match="a directory, which Docker does not load"), Spool() as spool:
-        with installed(VBAR, str(tmp_path / "root"), spool, MemoryTree(DOCKER)):
+    with Spool() as spool:
+        docker = installed(VBAR, str(tmp_path / "root"), spool, MemoryTree(DOCKER))
+        with pytest.raises(AgentError, match="a directory, which Docker does not load"), docker:
             pass
 
 
-def test_an_image_without_the_program_is_refused(tmp_path: Path) -> None:
-    for settings in ({"Entrypoint": ["/other"]}, {"Entrypoint": None}, {"User": "nobody"}):
-        archive = docker_archive(
-            tmp_path / "i.tar", layer(entry("x")) if "User" not in settings else LAYER, **settings
-        )
-        with pytest.raises(AgentError, match="has no program|whom it does not have"), Spool() as spool:
-            with installed(VBAR, str(archive), spool, MemoryTree(BASE)):
-                pass
+@pytest.mark.parametrize(
+    ("settings", "mentions"),
+    [
+        ({"Entrypoint": ["/other"]}, "has no program /other"),
+        ({"Entrypoint": ["/tmp"]}, "has no program /tmp"),
+        ({"Entrypoint": None, "Env": ["PATH=/sbin"]}, "has no program vbar_control_agent"),
+        ({"User": "nobody"}, "nobody, whom it does not have"),
+        ({"User": "0:nobody"}, ""),
+        ({"User": "1:nobody"}, "no group nobody"),
+    ],
+)
+def test_an_image_without_its_program_or_user_is_refused(
+    settings: dict[str, Any], mentions: str, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if mentions:
+            stack.enter_context(pytest.raises(AgentError, match=mentions))
+        stack.enter_context(installation(tmp_path, BASE, **settings))
 
 
 def test_values_of_the_image_mean_themselves_in_the_unit(tmp_path: Path) -> None:
@@ -225,7 +237,9 @@ def test_the_archive_for_docker_is_an_archive_of_the_same_image(tmp_path: Path) 
         made.unpack(str(tmp_path))
         path = tmp_path / AGENTS.lstrip("/") / "vbar_control_agent.tar"
         with tarfile.open(path) as archive:
-            (described,) = json.loads((archive.extractfile("manifest.json") or pytest.fail("")).read())
+            member = archive.extractfile("manifest.json")
+            assert member is not None
+            (described,) = json.loads(member.read())
         assert described["RepoTags"][0] == REFERENCE
         kept_as = described["RepoTags"][1]
         assert kept_as in made.unit

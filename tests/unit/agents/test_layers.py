@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -288,6 +289,11 @@ def test_nodes_for_a_disk_are_read_one_at_a_time() -> None:
         assert nodes.content_size == 2
 
 
+MADE: dict[str, Callable[[str], tuple[tarfile.TarInfo, bytes]]] = {
+    "file": entry,
+    "directory": directory,
+    "link": lambda name: link(name, "x"),
+}
 PATHS = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(tuple)
 
 
@@ -306,10 +312,9 @@ def modelled(described: list[tuple[tuple[str, ...], str]]) -> dict[tuple[str, ..
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(PATHS, st.sampled_from(["file", "directory", "link"])), max_size=12))
+@given(st.lists(st.tuples(PATHS, st.sampled_from(sorted(MADE))), max_size=12))
 def test_entries_in_any_order_do_what_they_say(described: list[tuple[tuple[str, ...], str]]) -> None:
-    make = {"file": entry, "directory": directory, "link": lambda name: link(name, "x")}
-    tar = layer(*(make[kind]("/".join(path)) for path, kind in described))
+    tar = layer(*(MADE[kind]("/".join(path)) for path, kind in described))
     expected = modelled(described)
     with Spool() as spool:
         if expected is None:

@@ -18,7 +18,18 @@ from tpu_image.trees.memory import File, MemoryTree
 from tpu_image.trees.overlay import Overlay
 
 GKE = Profile(platform=Platform.GKE)
-SEED = "snaps:\n  -\n    name: core22\n    file: core22_1.snap\n  -\n    name: vbarcontrolagent # ours\n    file: vbarcontrolagent_12.snap\n  -\n    name: lxd\n    file: lxd_1.snap\n"
+SEED = """\
+snaps:
+  -
+    name: core22
+    file: core22_1.snap
+  -
+    name: vbarcontrolagent # ours
+    file: vbarcontrolagent_12.snap
+  -
+    name: lxd
+    file: lxd_1.snap
+"""
 
 
 def test_what_was_installed_is_taken_out_again(tmp_path: Path) -> None:
