@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -335,3 +337,48 @@ def test_without_skopeo_it_is_named_with_what_to_give_instead(monkeypatch: pytes
 def test_what_skopeo_says_and_is_not_known_is_quoted() -> None:
     error = skopeo.explained('time="x" level=fatal msg="it \\"just\\" broke"\n', "image")
     assert 'skopeo fails: it "just" broke' in str(error)
+
+
+PULL = """
+import sys
+from pathlib import Path
+from tpu_image.agents.registry import Options
+from tpu_image.agents.sources import opened
+from tpu_image.agents.spool import Spool
+with Spool() as spool, opened(sys.argv[1], spool, Options(cache=Path(sys.argv[2]))) as image:
+    print(image.digest)
+"""
+
+
+def test_a_pull_that_is_killed_takes_skopeo_with_it_and_the_next_one_goes_on(
+    server: Server, tmp_path: Path
+) -> None:
+    large = largest_blob(server)
+    server.faults[large] = hangs()
+    command = [sys.executable, "-c", PULL, f"{server.host}/agent:1", str(tmp_path / "cache")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environment) as process:
+        wait_until(lambda: server.asked(large) > 0)
+        children = [
+            int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ]
+        assert children
+        process.kill()
+    wait_until(lambda: not any(is_alive(pid) for pid in children))
+    del server.faults[large]
+    assert subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+    assert [path.suffix for path in (tmp_path / "cache").iterdir() if path.is_dir()] == [""]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

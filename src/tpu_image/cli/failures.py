@@ -51,6 +51,7 @@ def report(line: str) -> None:
 
 
 def _lines(error: BaseException) -> Sequence[str]:
+    from tpu_image.agents.errors import AgentError
     from tpu_image.catalogue import UnknownRequirementError
     from tpu_image.catalogue.choices import ChoiceError
     from tpu_image.disks.errors import DiskError
@@ -66,9 +67,8 @@ def _lines(error: BaseException) -> Sequence[str]:
         return [f"{message.rstrip('.')}; see {help_command}"]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
-    if isinstance(
-        error, (ChoiceError, UnknownRequirementError, TreeError, FormatError, OutputError, DiskError)
-    ):
+    known = (AgentError, ChoiceError, DiskError, FormatError, OutputError, TreeError, UnknownRequirementError)
+    if isinstance(error, known):
         return [str(error.args[0])]
     if isinstance(error, OSError):
         return [_system_error(error)]

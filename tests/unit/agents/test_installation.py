@@ -247,6 +247,31 @@ def test_the_archive_for_docker_is_an_archive_of_the_same_image(tmp_path: Path) 
         assert again.digest == made.digest
 
 
+def test_docker_loads_the_image_once_and_replaces_a_container_that_was_left(tmp_path: Path) -> None:
+    """The unit's own commands, with a Docker that notes what it is asked and knows an image once it is loaded."""
+    fake = tmp_path / "bin/docker"
+    fake.parent.mkdir()
+    fake.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n'
+        f'case "$*" in load*) touch {tmp_path}/loaded;; "image inspect"*) test -e {tmp_path}/loaded;; esac\n'
+    )
+    fake.chmod(0o755)
+    with installation(tmp_path, DOCKER, runtime="docker") as made:
+        steps = [*settings_of(made, "ExecStartPre"), *settings_of(made, "ExecStart")] * 2
+    for step in steps:
+        (command,) = parse_commands(step)
+        words = [word.replace("$$", "$").replace("/usr/bin/docker", "docker") for word in command.words]
+        subprocess.run(words, check=True, env={"PATH": f"{fake.parent}:/usr/bin:/bin"})
+    asked = (tmp_path / "asked").read_text().splitlines()
+    loads = [line for line in asked if line.startswith("load")]
+    assert loads == [f"load --quiet --input {AGENTS}/vbar_control_agent.tar"]
+    assert [line for line in asked if line.startswith("rm")] == ["rm --force tpu-image-vbar-agent"] * 2
+    runs = [line for line in asked if line.startswith("run")]
+    assert len(runs) == 2
+    assert "--rm --pull=never --name=tpu-image-vbar-agent --privileged --net=host" in runs[0]
+    assert not any(line.startswith("pull") for line in asked)
+
+
 def test_another_runtime_takes_the_files_of_the_former_away(tmp_path: Path) -> None:
     names = []
     for runtime in ("systemd", "docker", "systemd"):
