@@ -26,7 +26,7 @@ class LazyNodes(Mapping[str, "memory.Node | None"]):
         """Take the tree below ``top`` as what is at ``folder``; ``beside`` are nodes of elsewhere, which win."""
         self._spool = spool
         self._lazy = dict(walk(top, folder))
-        self._beside = dict(beside or {})
+        self._beside = {} if beside is None else beside
 
     def __getitem__(self, path: str) -> memory.Node | None:
         if path in self._beside:
