@@ -158,15 +158,13 @@ class _Layer:
             return
         *above, name = parts
         folder = self._directory(above, entry)
-        present = folder.children.get(name)
         if entry.kind == tar_entries.DIRECTORY:
+            present = folder.children.get(name)
             if not isinstance(present, Directory):
                 present = folder.children[name] = Directory()
             self._set(present, entry)
             return
         folder.children[name] = self._node(entry)
-        if isinstance(present, Directory):
-            self._folder = ((), self._root)  # what was remembered may have gone
 
     def _directory(self, parts: Sequence[str], entry: Entry) -> Directory:
         """The directory at a path, made where it is missing; entries of one directory mostly stand together."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_ESCAPED = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_ESCAPED = {"\\": "\\\\", '"': '\\"'}
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=:,./@{}$%~^")
 
 

@@ -54,7 +54,7 @@ def installation(
     text: bytes | None = None,
     **settings: Any,
 ) -> Iterator[AgentInstallation]:
-    archive = docker_archive(folder / "image.tar", LAYER, **settings)
+    archive = docker_archive(folder / "image.tar", LAYER, layer(entry("etc/more", b"2")), **settings)
     with (
         Spool() as spool,
         installed(agent, str(archive), spool, MemoryTree(base), runtime=runtime, configuration=text) as made,
