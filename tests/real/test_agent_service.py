@@ -55,7 +55,8 @@ sed 's/^/exit=/' /run/tpu-image/vbar_control_agent.exits
 
 
 def test_the_service_runs_the_agent_as_the_document_would(debian_root: Path, tmp_path: Path) -> None:
-    tar = layer(link("bin", "/usr/bin"), program(stand_in(tmp_path)))
+    resolver = link("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")
+    tar = layer(link("bin", "/usr/bin"), resolver, program(stand_in(tmp_path)))
     archive = docker_archive(
         tmp_path / "image.tar", tar, WorkingDir="/work", Entrypoint=["/bin/vbar_control_agent"]
     )

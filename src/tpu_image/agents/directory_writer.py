@@ -7,6 +7,7 @@ follows no link. Nothing is seen under its name before it is whole.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
@@ -31,6 +32,8 @@ def write_below(
     nodes: dict[str, Node],
     spool: Spool,
     progress: OnProgress | None = None,
+    *,
+    durable: bool = True,
 ) -> None:
     """Have these nodes in a folder, each whole or as it was before.
 
@@ -41,6 +44,7 @@ def write_below(
         nodes: by the names that they get.
         spool: holds the content of files.
         progress: is told how far it is.
+        durable: whether what is written is on the disk before it gets its name.
 
     Raises:
         AgentError: the folder cannot be entered or written to.
@@ -50,7 +54,7 @@ def write_below(
         try:
             writer = _Writer(spool, progress)
             for name, node in nodes.items():
-                _replace(descriptor, name, node, writer)
+                _replace(descriptor, name, node, writer, durable=durable)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -104,16 +108,25 @@ def _entered(root: str, folder: str, make_mode: int | None = None) -> int:
     return current
 
 
-def _replace(folder: int, name: str, node: Node, writer: _Writer) -> None:
+def _replace(folder: int, name: str, node: Node, writer: _Writer, *, durable: bool) -> None:
     """Write a node under a hidden name, then exchange it with what bears its name."""
     final, new, old = (encode_name(part) for part in (name, f".{name}.new", f".{name}.old"))
     for leftover in (new, old):
         _removed(leftover, folder)
     writer.write(node, new, folder)
+    if durable:
+        _sync_file_system(folder)
     with contextlib.suppress(FileNotFoundError):
         os.rename(final, old, src_dir_fd=folder, dst_dir_fd=folder)
     os.rename(new, final, src_dir_fd=folder, dst_dir_fd=folder)
     _removed(old, folder)
+
+
+def _sync_file_system(descriptor: int) -> None:
+    """Have on the disk what was written to a file system: one wait, where each of many files would take one."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.syncfs(descriptor):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _removed(name: bytes, folder: int) -> bool:

@@ -123,12 +123,14 @@ class RootFileSystem:
             node = child
 
     def provide_file(self, path: str) -> None:
-        """Have a file at a path, an empty one where nothing is, unless something else is on the way."""
+        """Have a file at a path, an empty one where none is: a link there would lead to nothing."""
         folder, name = posixpath.split(path)
         self.provide_directory(folder)
         found = self.find(folder)
-        if found is not None and isinstance(found[1], Directory):
-            found[1].children.setdefault(name, File(0o644, 0, 0, 0, 0, 0))
+        if found is None or not isinstance(found[1], Directory):
+            return
+        if not isinstance(found[1].children.get(name), File):
+            found[1].children[name] = File(0o644, 0, 0, 0, 0, 0)
 
 
 def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:

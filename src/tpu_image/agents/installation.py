@@ -22,6 +22,7 @@ from tpu_image.agents.filesystem import Directory, File, RootFileSystem
 from tpu_image.agents.image import ContainerImage
 from tpu_image.agents.manifest import Configuration
 from tpu_image.agents.nodes import LazyNodes
+from tpu_image.agents.references import parse_reference
 from tpu_image.agents.registry import Options
 from tpu_image.agents.sources import UnpackedDirectory
 from tpu_image.agents.spool import Spool
@@ -265,6 +266,10 @@ def _for_docker(
 def _tagged(agent: Agent, image: ContainerImage) -> str:
     """The name that the image gets in Docker's store: its own, with a tag, if it is one of the agent."""
     name = image.reference.partition("@")[0]
+    try:
+        parse_reference(name)
+    except AgentError:  # a name from outside, which Docker might even take for an option
+        return agent.image
     if not agent.is_image(name):
         return agent.image
     return name if ":" in name.rpartition("/")[2] else f"{name}:{image.identity[7:19]}"

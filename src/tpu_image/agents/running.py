@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 
 from tpu_image.agents.errors import ImageError
 from tpu_image.agents.filesystem import RootFileSystem, quoted
@@ -15,6 +16,9 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 ACCOUNTS_LIMIT = 1024 * 1024
 """Bytes of an image's ``/etc/passwd``."""
+
+_DIRECTORY = re.compile(r"/|/[^\x00-\x1f\x7f\\\"']*[^\x00-\x20\x7f\\\"']")
+"""Paths that mean in a unit what they are."""
 
 
 def command(agent: Agent, configuration: Configuration) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -49,6 +53,8 @@ def program(agent: Agent, configuration: Configuration, filesystem: RootFileSyst
         )
     user = _user(configuration.user, filesystem, where)
     directory = posixpath.normpath(posixpath.join("/", configuration.working_directory))
+    if not _DIRECTORY.fullmatch(directory):
+        raise ImageError(f"has the working directory {quoted(directory)}", where, "give another image")
     return Program((path, *entrypoint[1:], *arguments), environment, directory, user)
 
 
@@ -82,6 +88,5 @@ def _user(user: str, filesystem: RootFileSystem, where: str) -> str:
 def _accounts(filesystem: RootFileSystem, path: str) -> list[list[str]]:
     """Lines of an account file with numbers where they should be."""
     lines = [line.split(":") for line in filesystem.text(path, ACCOUNTS_LIMIT).splitlines()]
-    return [
-        f for f in lines if len(f) > 3 and f[2].isdecimal() and (path != "/etc/passwd" or f[3].isdecimal())
-    ]
+    numbers = slice(2, 4 if path == "/etc/passwd" else 3)
+    return [f for f in lines if len(f) > 3 and all(n.isascii() and n.isdecimal() for n in f[numbers])]

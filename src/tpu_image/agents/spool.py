@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tpu_image.agents.errors import ImageError
+from tpu_image.agents.errors import AgentError, ImageError
 
 CONTENT_LIMIT = 8 * 1024 * 1024 * 1024
 """Bytes of all layers of an image, unpacked: some ten times the largest agent."""
@@ -28,6 +28,7 @@ class Spool:
             folder: on the file system that is to hold it; the system's temporary one where None.
         """
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed by close()
+        self._folder = folder
         self.size = 0
 
     def __enter__(self) -> Spool:
@@ -45,18 +46,29 @@ class Spool:
 
         Raises:
             ImageError: more than ``limit`` bytes are held in all; ``where`` names what holds them.
-            OSError: there is no room.
+            AgentError: there is no room.
         """
         start = position = -(-self.size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         for chunk in chunks:
             if position + len(chunk) > limit:
                 raise ImageError(f"unpacks to more than {limit >> 20} MiB", where, "use a smaller image")
-            rest = memoryview(chunk)
+            self._write(chunk, position)
+            position += len(chunk)
+        self.size = position
+        return start, position - start
+
+    def _write(self, chunk: bytes, position: int) -> None:
+        rest = memoryview(chunk)
+        try:
             while rest:
                 written = os.pwrite(self._file.fileno(), rest, position)
                 rest, position = rest[written:], position + written
-        self.size = position
-        return start, position - start
+        except OSError as error:
+            raise AgentError(
+                f"cannot hold the files of an image: {error.strerror}",
+                str(self._folder or tempfile.gettempdir()),
+                "make room there, or set TMPDIR",
+            ) from error
 
     @contextlib.contextmanager
     def view(self, offset: int, length: int) -> Iterator[memoryview]:

@@ -116,7 +116,7 @@ def docker_unit(
         f"ExecStartPre=/bin/sh -c {quoting.word(load)}",
         f"ExecStartPre=-/usr/bin/docker rm --force {name}",
         f"ExecStart={command}",
-        f"ExecStop=-/usr/bin/docker stop --time=10 {name}",
+        f"ExecStop=-/usr/bin/docker stop -t 10 {name}",
         *_foot(agent),
     ]
     return "\n".join(lines) + "\n"

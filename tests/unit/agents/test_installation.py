@@ -142,6 +142,9 @@ def test_an_unpacked_directory_is_not_for_docker(tmp_path: Path) -> None:
         ({"User": "nobody"}, "nobody, whom it does not have"),
         ({"User": "0:nobody"}, ""),
         ({"User": "1:nobody"}, "no group nobody"),
+        ({"WorkingDir": "/a\nUser=x"}, "has the working directory"),
+        ({"WorkingDir": "/a\\"}, "has the working directory"),
+        ({"WorkingDir": "/opt/an agent/x"}, ""),
     ],
 )
 def test_an_image_without_its_program_or_user_is_refused(
@@ -230,6 +233,16 @@ def test_a_configuration_that_is_no_yaml_is_refused_with_line_and_column(tmp_pat
         assert f"{path}{place}" in str(caught.value)
     path.write_bytes(b"receivers: {otlp: {}}\n")
     assert configuration.read(path) == b"receivers: {otlp: {}}\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["--volume=/:/x/vbar_control_agent:1", "x y/vbar_control_agent:1", "other:1"]
+)
+def test_a_strange_name_of_an_image_does_not_get_into_a_command(name: str, tmp_path: Path) -> None:
+    with installation(tmp_path, DOCKER, names=[name]) as made:
+        (command,) = settings_of(made, "ExecStart")
+        assert f" {VBAR.image} --logtostderr" in command
+        assert name not in command
 
 
 def test_the_archive_for_docker_is_an_archive_of_the_same_image(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -291,6 +292,19 @@ def test_what_cannot_be_used_is_refused_in_one_line(case: Bad, tmp_path: Path) -
         image.unpack(spool)
     assert case.mentions in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = archive(tmp_path)
+    monkeypatch.setattr(os, "pwrite", full)
+    with (
+        Spool(tmp_path) as spool,
+        pytest.raises(AgentError, match="No space left on device; make room there"),
+    ):
+        opened(str(path), spool).__enter__()
 
 
 def test_nothing_of_an_archive_stays_behind(tmp_path: Path) -> None:
