@@ -9,7 +9,8 @@ PACKAGES := python3-venv \
 	mmdebstrap debian-archive-keyring uidmap \
 	bash cloud-init dash e2fsprogs iproute2 libpam-modules patch shellcheck strace systemd systemd-container udev umockdev util-linux \
 	btrfs-progs cryptsetup-bin dosfstools erofs-utils exfatprogs f2fs-tools fdisk gdisk libarchive-tools mtools ntfs-3g \
-	qemu-utils squashfs-tools xfsprogs xorriso
+	qemu-utils squashfs-tools xfsprogs xorriso \
+	apache2-utils buildah docker-registry gcc libc6-dev skopeo
 
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 WORKERS ?= auto

@@ -12,6 +12,7 @@ from tpu_image.catalogue.requirement import Evidence, Status
 from tpu_image.catalogue.systemd import Unit
 from tpu_image.formats.container_command import ContainerCommand
 from tpu_image.trees.base import Tree
+from tpu_image.trees.below import Below
 
 DOCKER_SERVICES = ("docker.service", "snap.docker.dockerd.service")
 """Units that are Docker's daemon, by whom it is packaged."""
@@ -53,12 +54,14 @@ def _judge_program(starter: Starter, services: Services, agent: Agent, unit: Uni
     root = settings.last("Service", "RootDirectory")
     program = step.words[0]
     path = program if root is None else posixpath.join(root.value, program.lstrip("/"))
-    if not find_program(services.tree, path):
+    tree = services.tree if root is None else Below(services.tree, root.value)
+    if not find_program(tree, program):
         starter.problem(
             f"runs {path}, which is not there or not executable", expected="an executable program"
         )
     user = settings.last("Service", "User")
-    confined = [f"User={user.value}"] if user is not None and user.value not in ("root", "0") else []
+    other = agent.needs_root and user is not None and user.value not in ("root", "0")
+    confined = [f"User={user.value}"] if other and user is not None else []
     for key in CONFINING:
         setting = settings.last("Service", key)
         if setting is not None and setting.value.lower() in TRUE:

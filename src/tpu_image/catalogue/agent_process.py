@@ -6,12 +6,16 @@ import posixpath
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tpu_image.catalogue import agent_record
 from tpu_image.catalogue.agent_starters import Agent
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Verdict
 from tpu_image.trees.base import NotFoundError, Tree
 
 COMM_LENGTH = 15
 """Characters of a program's name that ``/proc/PID/comm`` shows (TASK_COMM_LEN)."""
+
+CRASHES = 3
+"""Failures since boot from which on a running agent is worth a word."""
 
 SOCKETS = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTEN = "0A"
@@ -44,14 +48,22 @@ class AgentRuns(Requirement):
         first_ones = [one for one in running if one.parent not in {other.pid for other in running}]
         if not running:
             return self._dead(tree, profile)
+        ended = [end for end in agent_record.exits(tree, agent.program) if end.failed]
         pids = ", ".join(str(process.pid) for process in first_ones)
         evidence = [Evidence(f"/proc/{one.pid}/cmdline", found=" ".join(one.words)) for one in first_ones]
-        if not listens(tree, agent.port):
+        if agent.port and not listens(tree, agent.port):
             return self.failed(
                 f"{agent.program} runs (process {pids}), and does not listen on port {agent.port}",
                 *evidence,
                 Evidence(SOCKETS[0], found="no listener", expected=f"a listener on port {agent.port}"),
                 remedy="look at its log: journalctl -b, docker logs or snap logs",
+            )
+        if len(ended) >= CRASHES:
+            return self.warned(
+                f"{agent.program} runs, after it failed {len(ended)} times since boot; the last time: {ended[-1]}",
+                *evidence,
+                Evidence(agent_record.exits_path(agent.program), found=str(ended[-1])),
+                remedy=f"look at its log: journalctl -b -t {agent.program}",
             )
         if len(first_ones) > 1:
             return self.warned(
@@ -66,11 +78,12 @@ class AgentRuns(Requirement):
                 Evidence(evidence[0].path, found=evidence[0].found, expected=" ".join(agent.arguments)),
                 remedy="give it the documented arguments and restart it",
             )
-        return self.passed(f"{agent.program} (process {pids}) listens on port {agent.port}", *evidence)
+        does = f"listens on port {agent.port}" if agent.port else "runs"
+        return self.passed(f"{agent.program} (process {pids}) {does}", *evidence)
 
     def _dead(self, tree: Tree, profile: Profile) -> Verdict:
         agent = self.agent
-        if listens(tree, agent.port):
+        if agent.port and listens(tree, agent.port):
             return self.warned(
                 f"something listens on port {agent.port}, and no process is named {agent.program}",
                 Evidence(SOCKETS[0], found=f"a listener on port {agent.port}", expected=agent.program),
@@ -80,10 +93,18 @@ class AgentRuns(Requirement):
         if not nodes:
             return self.skipped("no TPU device node is there for an agent to serve")
         message = f"TPU device nodes are there, but the {agent.name} does not run: the chips are not ready"
-        evidence = (
+        evidence: tuple[Evidence, ...] = (
             Evidence(nodes[0], found=f"{len(nodes)} device nodes"),
             Evidence("/proc", found="no process", expected=agent.program),
         )
+        ends = agent_record.exits(tree, agent.program)
+        if ends:
+            message += f"; it ended {_times(len(ends))} since boot, at last by {ends[-1]}"
+            evidence += (Evidence(agent_record.exits_path(agent.program), found=str(ends[-1])),)
+            remedy = (
+                f"look at its log: journalctl -b -t {agent.program}; then: systemctl restart {agent.unit}"
+            )
+            return self.failed(message, *evidence, remedy=remedy)
         if profile.agent_elsewhere:
             return self.warned(message, *evidence, remedy="see what was to bring it (--no-agent)")
         return self.failed(message, *evidence)
@@ -100,6 +121,10 @@ def processes(tree: Tree, program: str) -> Iterator[Process]:
                 yield Process(int(name), _parent(tree, name), words)
         except NotFoundError:
             continue
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _parent(tree: Tree, pid: str) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.catalogue import container_store
+from tpu_image.catalogue.agent_record import AGENTS
 from tpu_image.catalogue.requirement import Evidence, Status
 from tpu_image.catalogue.systemd import Unit, units_of
 from tpu_image.formats import FormatError, container_command
@@ -51,6 +52,12 @@ class Agent(NamedTuple):
     """The arguments that the document gives it, each of them needed as it stands."""
     port: int = 0
     """The TCP port that it listens on; 0 where none is known."""
+    unit: str = ""
+    """The service of ours that runs it."""
+    needs_root: bool = True
+    """Whether it does its work as root alone."""
+    configuration: str = ""
+    """Where in a container its configuration is looked for; empty where it has none."""
 
     def is_image(self, reference: str) -> bool:
         """Whether a reference names its image, from whatever registry and of whatever version."""
@@ -122,6 +129,7 @@ class Services:
         for unit in self._candidates(agent):
             steps = self.steps(unit)
             running = next((step for step in steps if runs(step, agent, containers)), None)
+            running = running or _unpacked(unit, agent, steps)
             if running is not None:
                 yield unit, steps, running
 
@@ -232,6 +240,15 @@ def runs(step: Step, agent: Agent, containers: Collection[str]) -> bool:
     if command.action == "start":
         return any(name in containers for name in command.operands)
     return command.action == "run" and agent.is_image(command.image)
+
+
+def _unpacked(unit: Unit, agent: Agent, steps: Iterable[Step]) -> Step | None:
+    """Give the step that runs the agent in its unpacked image, where the image starts it by another name."""
+    root = unit.configuration.last("Service", "RootDirectory")
+    if root is None or root.value != f"{AGENTS}/{agent.program}":
+        return None
+    starts = [(located.path, located.line) for _, located in unit.commands()]
+    return next((step for step in steps if (step.path, step.line) in starts), None)
 
 
 def find_program(tree: Tree, name: str) -> str:

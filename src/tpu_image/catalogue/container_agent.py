@@ -9,14 +9,12 @@ import posixpath
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpu_image.catalogue import container_store, snaps
+from tpu_image.catalogue import agent_record, container_store, snaps
 from tpu_image.catalogue.agent_judgement import starters
+from tpu_image.catalogue.agent_record import AGENTS, Record
 from tpu_image.catalogue.agent_starters import Agent, Services, Starter
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Status, Verdict
 from tpu_image.trees.base import Tree
-
-AGENTS = "/usr/lib/tpu-image/agents"
-"""Where unpacked agents are, one directory each."""
 
 PROGRAM_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/opt")
 ARCHIVE_DIRECTORIES = (AGENTS, "/usr/lib/tpu-image", "/var/lib/tpu-image", "/opt", "/srv", "/root")
@@ -55,9 +53,16 @@ class ContainerAgent(Requirement):
         good = [starter for starter in found if not starter.fails]
         if not good:
             return self._failing(found)
-        return self._started(good[0], [starter for starter in found if starter.starts])
+        known = agent_record.record(tree, self.agent.program)
+        return self._started(good[0], [starter for starter in found if starter.starts], known)
 
-    def _started(self, starter: Starter, starting: list[Starter]) -> Verdict:
+    def _started(self, starter: Starter, starting: list[Starter], record: Record | None) -> Verdict:
+        evidence = [starter.evidence]
+        if starter.name != self.agent.unit:
+            record = None
+        if record is not None:
+            path = agent_record.record_path(self.agent.program)
+            evidence.append(Evidence(path, found=f"{record.reference} {record.digest}".strip()))
         if len(starting) > 1:
             return self.warned(
                 f"the {self.agent.name} is started more than once: {' and '.join(s.name for s in starting)}",
@@ -65,7 +70,9 @@ class ContainerAgent(Requirement):
                 remedy="keep one of them, and disable the other",
             )
         if not starter.problems:
-            return self.passed(f"{starter.name} starts the {self.agent.name} at every boot", starter.evidence)
+            return self.passed(
+                f"{starter.name} starts the {self.agent.name} at every boot{_image(record)}", *evidence
+            )
         undecided = [problem for problem in starter.problems if problem.status is Status.UNKNOWN]
         give = self.unknown if undecided else self.warned
         shown = undecided or starter.problems
@@ -94,8 +101,13 @@ class ContainerAgent(Requirement):
             )
         return self.failed(f"the image has no {self.agent.name}: no unit, container image, program or snap")
 
+    def presences(self, tree: Tree) -> list[Presence]:
+        """Every form in which the agent is in an image: what starts it, and what it is itself."""
+        services = Services(tree)
+        return [*self._units(services), *self._presences(services)]
+
     def _absent(self, services: Services) -> Verdict:
-        there = [*self._units(services), *self._presences(services)]
+        there = self.presences(services.tree)
         if not there:
             return self.passed(f"the {self.agent.name} is left to GKE, which brings its own")
         return self.failed(
@@ -143,3 +155,8 @@ class ContainerAgent(Requirement):
                 container_store.CONTAINERD_NAMES,
                 f"ctr --namespace moby images rm {self.agent.image}",
             )
+
+
+def _image(record: Record | None) -> str:
+    """Say which image an agent is of, in the middle of a sentence."""
+    return f" (image {record.digest})" if record is not None and record.digest else ""

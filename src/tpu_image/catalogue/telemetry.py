@@ -11,6 +11,9 @@ COLLECTOR = Agent(
     program="ai-telemetry-collector",
     image="gcr.io/cloud-tpu-v2-images/ai-telemetry-collector:latest",
     snap="ai-telemetry-collector",
+    unit="tpu-image-telemetry-collector.service",
+    needs_root=False,
+    configuration="/etc/ai-telemetry-collector/config.yaml",
 )
 
 

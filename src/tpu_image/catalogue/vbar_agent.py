@@ -21,6 +21,7 @@ VBAR = Agent(
         "--loas_pwd_fallback_in_corp",
     ),
     port=8353,
+    unit="tpu-image-vbar-agent.service",
 )
 
 

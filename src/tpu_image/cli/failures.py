@@ -51,9 +51,11 @@ def report(line: str) -> None:
 
 
 def _lines(error: BaseException) -> Sequence[str]:
+    from tpu_image.agents.errors import AgentError
     from tpu_image.bases.errors import BaseError
     from tpu_image.catalogue import UnknownRequirementError
     from tpu_image.catalogue.choices import ChoiceError
+    from tpu_image.customise.session import CustomisationError
     from tpu_image.disks.errors import DiskError
     from tpu_image.downloads.errors import CacheError, DownloadError
     from tpu_image.formats import FormatError
@@ -68,8 +70,8 @@ def _lines(error: BaseException) -> Sequence[str]:
         return [f"{message.rstrip('.')}; see {help_command}"]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
-    said = (ChoiceError, UnknownRequirementError, TreeError, FormatError, OutputError, DiskError)
-    if isinstance(error, (*said, BaseError, CacheError, DownloadError)):
+    here = (AgentError, BaseError, CacheError, CustomisationError, DiskError, DownloadError, OutputError)
+    if isinstance(error, (*here, ChoiceError, FormatError, TreeError, UnknownRequirementError)):
         return [str(error.args[0])]
     if isinstance(error, OSError):
         return [_system_error(error)]

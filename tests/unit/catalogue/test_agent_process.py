@@ -24,6 +24,7 @@ def process(pid: int, *words: str, comm: str = "vbar_control_ag", parent: int = 
     }
 
 
+EXITS = "/run/tpu-image/vbar_control_agent.exits"
 AGENT = process(812, "/usr/bin/vbar_control_agent", *VBAR.arguments)
 
 
@@ -71,6 +72,33 @@ MACHINES = [
         Status.WARN,
         ("without --logtostderr --uid=",),
     ),
+    Machine(
+        "dead, and how it ended is known",
+        {**NODES, EXITS: "exit-code exited 3\n"},
+        Status.FAIL,
+        (
+            "does not run: the chips are not ready; it ended once since boot, at last by exit status 3",
+            EXITS,
+            "journalctl",
+        ),
+    ),
+    Machine(
+        "ends again and again",
+        {**NODES, EXITS: "exit-code exited 3\ncore-dump dumped SEGV\nsignal killed KILL\n"},
+        Status.FAIL,
+        (
+            "it ended 3 times since boot, at last by signal KILL",
+            "systemctl restart tpu-image-vbar-agent.service",
+        ),
+    ),
+    Machine(
+        "runs after failures",
+        {**AGENT, **LISTENING, **NODES, EXITS: "core-dump dumped SEGV\n" * 3},
+        Status.WARN,
+        ("failed 3 times since boot", "signal SEGV with a core dump"),
+    ),
+    Machine("was restarted by hand", {**AGENT, **LISTENING, EXITS: "success killed TERM\n" * 5}, Status.PASS),
+    Machine("notes that are none", {**AGENT, **LISTENING, EXITS: "x\n\xff a b c d\n" * 5}, Status.PASS),
     Machine("another listener", {**LISTENING, **NODES}, Status.WARN, ("something listens on port 8353",)),
 ]
 

@@ -1,0 +1,279 @@
+"""An agent as it gets into an image: its files, the service that starts it, and the record of what it is.
+
+with installed(agent, source, spool, tree, ...) as installation:
+    installation.write(overlay)                          # unit, link, record, configuration: part of the plan
+    nodes = installation.nodes(overlay.written)          # build: with the files of the agent, for the disk
+    installation.unpack("/mnt/root")                     # apply: the files of the agent, into a directory
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tpu_image.agents import docker_archive, running, sources, units
+from tpu_image.agents.directory_writer import OnProgress, remove_below, write_below
+from tpu_image.agents.errors import AgentError
+from tpu_image.agents.filesystem import Directory, File, RootFileSystem
+from tpu_image.agents.image import ContainerImage
+from tpu_image.agents.manifest import Configuration
+from tpu_image.agents.nodes import LazyNodes
+from tpu_image.agents.references import parse_reference
+from tpu_image.agents.registry import Options
+from tpu_image.agents.sources import UnpackedDirectory
+from tpu_image.agents.spool import Spool
+from tpu_image.agents.units import Mount
+from tpu_image.catalogue.agent_judgement import DOCKER_SERVICES
+from tpu_image.catalogue.agent_record import AGENTS, SCHEMA, record_path
+from tpu_image.catalogue.agent_starters import Agent, find_program
+from tpu_image.catalogue.boot_tasks import ENABLED_DIRECTORY, UNIT_DIRECTORY
+from tpu_image.catalogue.systemd import units_of
+from tpu_image.trees import memory
+from tpu_image.trees.base import Kind, Tree
+from tpu_image.trees.overlay import Overlay
+
+CONFIGURATIONS = "/etc/tpu-image"
+"""Where configurations of agents are kept, one file each."""
+
+FOLDER_MODE = 0o700
+
+_MOUNT_POINTS = ("/dev", "/proc", "/run", "/sys", "/tmp")  # noqa: S108 - of the image
+
+
+class Runtime(enum.Enum):
+    """What runs an agent."""
+
+    SYSTEMD = "systemd"
+    DOCKER = "docker"
+
+
+def choose_runtime(tree: Tree, wanted: str = "") -> Runtime:
+    """Choose what runs agents: what is wanted, or Docker where the base starts it at boot, or systemd.
+
+    Raises:
+        AgentError: Docker is wanted and the base does not start it; another word is no runtime.
+    """
+    has_docker = bool(find_program(tree, "docker")) and any(
+        units_of(tree).starts_at_boot(name) for name in (*DOCKER_SERVICES, "docker.socket")
+    )
+    if not wanted:
+        return Runtime.DOCKER if has_docker else Runtime.SYSTEMD
+    try:
+        runtime = Runtime(wanted)
+    except ValueError:
+        names = " or ".join(r.value for r in Runtime)
+        raise AgentError("is no runtime of agents", wanted, f"give {names}") from None
+    if runtime is Runtime.DOCKER and not has_docker:
+        raise AgentError(
+            "the base has no Docker that starts at boot",
+            "agent runtime docker",
+            "install docker.io in the base, or choose the runtime systemd",
+        )
+    return runtime
+
+
+def systemd_version(tree: Tree) -> int:
+    """Version of a tree's systemd by its shared library; 0 where that is not found."""
+    for directory in ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd", "/lib/systemd"):
+        for name in tree.names(directory, "libsystemd-shared-*.so"):
+            digits = name.removeprefix("libsystemd-shared-").partition(".")[0].partition("-")[0]
+            if digits.isdecimal():
+                return int(digits)
+    return 0
+
+
+@dataclass
+class AgentInstallation:
+    """An agent that is ready to be put into one image.
+
+    Attributes:
+        agent: which one.
+        runtime: what runs it.
+        reference: name of its image, or the directory it is from.
+        digest: of its image; empty for a directory.
+        unit: text of its service.
+        configuration: its own one; None where it has none.
+        left_out: what its image has and is not written, a line each.
+    """
+
+    agent: Agent
+    runtime: Runtime
+    reference: str
+    digest: str
+    unit: str
+    configuration: bytes | None
+    left_out: list[str]
+    _payload: Directory
+    _spool: Spool
+
+    def write(self, overlay: Overlay) -> None:
+        """Add to a plan all but the agent's own files, and take away what a former installation had instead."""
+        agent = self.agent
+        override = f"/etc/systemd/system/{agent.unit}"
+        if (entry := overlay.lstat(override)) is not None and entry.kind is Kind.SYMLINK:
+            overlay.remove(override)  # a mask
+        path = f"{UNIT_DIRECTORY}/{agent.unit}"
+        overlay.write(path, self.unit, mode=0o644, owner=(0, 0))
+        overlay.symlink(f"{ENABLED_DIRECTORY}/{agent.unit}", path)
+        overlay.write(record_path(agent.program), self._record(), mode=0o644, owner=(0, 0))
+        if self.configuration is not None:
+            overlay.write(configuration_path(agent), self.configuration, mode=0o644, owner=(0, 0))
+        if self.runtime is Runtime.SYSTEMD:
+            overlay.remove(f"{AGENTS}/{agent.program}.tar")
+
+    def _record(self) -> str:
+        fields = {
+            "schema": SCHEMA,
+            "agent": self.agent.program,
+            "reference": self.reference,
+            "digest": self.digest,
+            "runtime": self.runtime.value,
+        }
+        return json.dumps(fields, indent=2) + "\n"
+
+    def nodes(self, beside: Mapping[str, memory.Node | None], folder: str = AGENTS) -> LazyNodes:
+        """Give the agent's own files as nodes for a disk, with those of a plan.
+
+        Args:
+            beside: what a plan writes.
+            folder: canonical path of :data:`AGENTS` in the image.
+        """
+        return LazyNodes(self._spool, folder, self._payload, beside)
+
+    def unpack(self, root: str, folder: str = AGENTS, progress: OnProgress | None = None) -> None:
+        """Write the agent's own files below a directory: whole, or not at all.
+
+        Args:
+            root: directory of this machine.
+            folder: canonical path of :data:`AGENTS` in the tree of that directory.
+            progress: is told how many bytes are written.
+
+        Raises:
+            AgentError: it cannot be written to.
+        """
+        write_below(root, folder, FOLDER_MODE, self._payload.children, self._spool, progress)
+        other = self.agent.program + (".tar" if self.runtime is Runtime.SYSTEMD else "")
+        remove_below(root, folder, [other])
+
+
+def configuration_path(agent: Agent) -> str:
+    """Where an agent's own configuration is kept in an image."""
+    return f"{CONFIGURATIONS}/{agent.program}.yaml"
+
+
+@contextlib.contextmanager
+def installed(
+    agent: Agent,
+    source: str,
+    spool: Spool,
+    tree: Tree,
+    *,
+    runtime: str = "",
+    configuration: bytes | None = None,
+    options: Options | None = None,
+) -> Iterator[AgentInstallation]:
+    """Get an agent and make it ready for an image.
+
+    Args:
+        agent: which one.
+        source: as :func:`tpu_image.agents.sources.opened` takes it; empty for the image that the document names.
+        spool: takes the agent's files, until the block ends.
+        tree: the image.
+        runtime: ``systemd`` or ``docker``; empty to have it chosen by the image.
+        configuration: what is mounted, read-only, as the agent's own configuration.
+        options: how registries are asked.
+
+    Raises:
+        AgentError: the agent cannot be got, or not be run in this image.
+        ImageError: what was got cannot be used.
+    """
+    chosen = choose_runtime(tree, runtime)
+    with sources.opened(source or agent.image, spool, options, default=agent.image) as image:
+        mounts = []
+        if configuration is not None:
+            mounts.append(Mount(configuration_path(agent), agent.configuration))
+        version = systemd_version(tree)
+        if chosen is Runtime.DOCKER:
+            yield _for_docker(agent, image, spool, mounts, configuration, version)
+        else:
+            yield _for_systemd(agent, image, spool, mounts, configuration, version)
+
+
+def _for_systemd(
+    agent: Agent,
+    image: ContainerImage | UnpackedDirectory,
+    spool: Spool,
+    mounts: list[Mount],
+    configuration: bytes | None,
+    version: int,
+) -> AgentInstallation:
+    settings = image.configuration if isinstance(image, ContainerImage) else Configuration()
+    filesystem = image.unpack(spool)
+    program = running.program(agent, settings, filesystem, image.where)
+    _provide(filesystem, program.working_directory, mounts)
+    reference = (image.reference if isinstance(image, ContainerImage) else "") or image.where
+    digest = image.digest if isinstance(image, ContainerImage) else ""
+    described = f"{_printable(reference)} {digest}".rstrip()
+    unit = units.systemd_unit(agent, program, f"{AGENTS}/{agent.program}", described, mounts, version)
+    payload = Directory(FOLDER_MODE, children={agent.program: filesystem.root})
+    return AgentInstallation(
+        agent, Runtime.SYSTEMD, reference, digest, unit, configuration, filesystem.left_out, payload, spool
+    )
+
+
+def _provide(filesystem: RootFileSystem, working_directory: str, mounts: list[Mount]) -> None:
+    """Have what is mounted upon, as Docker makes it when it creates a container."""
+    for path in (*_MOUNT_POINTS, working_directory):
+        filesystem.provide_directory(path)
+    for path in (*units.MACHINE_FILES, *(mount.target for mount in mounts)):
+        filesystem.provide_file(path)
+
+
+def _for_docker(
+    agent: Agent,
+    image: ContainerImage | UnpackedDirectory,
+    spool: Spool,
+    mounts: list[Mount],
+    configuration: bytes | None,
+    version: int,
+) -> AgentInstallation:
+    if not isinstance(image, ContainerImage):
+        raise AgentError(
+            "is a directory, which Docker does not load",
+            image.where,
+            "give an archive, or the runtime systemd",
+        )
+    reference = _tagged(agent, image)
+    kept_as = f"tpu-image/{agent.program}:{image.identity.replace(':', '-')}"
+    offset, size = docker_archive.write(image, [reference, kept_as], spool)
+    entrypoint, arguments = running.command(agent, image.configuration)
+    words = arguments if image.configuration.entrypoint else (*entrypoint, *arguments)
+    name = f"{agent.program}.tar"
+    described = f"{_printable(reference)} {image.digest}"
+    unit = units.docker_unit(
+        agent, words, reference, kept_as, posixpath.join(AGENTS, name), described, mounts, version
+    )
+    payload = Directory(FOLDER_MODE, children={name: File(0o600, 0, 0, 0, offset, size)})
+    return AgentInstallation(
+        agent, Runtime.DOCKER, reference, image.digest, unit, configuration, [], payload, spool
+    )
+
+
+def _tagged(agent: Agent, image: ContainerImage) -> str:
+    """The name that the image gets in Docker's store: its own, with a tag, if it is one of the agent."""
+    name = image.reference.partition("@")[0]
+    try:
+        parse_reference(name)
+    except AgentError:  # a name from outside, which Docker might even take for an option
+        return agent.image
+    if not agent.is_image(name):
+        return agent.image
+    return name if ":" in name.rpartition("/")[2] else f"{name}:{image.identity[7:19]}"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,173 @@
+"""The services that bring agents up at every boot, under systemd alone or through Docker.
+
+``docker run --privileged --net=host`` means: all capabilities, all devices, no seccomp, the machine's own network, the
+image's files as the root. A service has all of that but the root, so little more than ``RootDirectory=`` is to be
+said. Settings: systemd.exec(5), systemd.service(5), those of version 249 (Ubuntu 22.04) and newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tpu_image.agents import quoting
+from tpu_image.catalogue.agent_record import exits_path
+from tpu_image.catalogue.agent_starters import Agent
+
+READY = "tpu-image-ready.target"
+"""What workloads order themselves after."""
+
+LISTEN_SECONDS = 30
+"""Seconds that others wait for an agent's port; they start all the same behind that."""
+
+MACHINE_FILES = ("/etc/hosts", "/etc/resolv.conf")
+"""Files of the machine that Docker gives a container on the host's network."""
+
+STEPS_SINCE = 254
+"""The systemd that knows ``RestartSteps=``; an older one warns of it."""
+
+
+class Mount(NamedTuple):
+    """A file of the machine that the agent sees, and does not write to, at a path of its own."""
+
+    source: str
+    target: str
+
+
+class Program(NamedTuple):
+    """What is run: command, environment and working directory, as the image's configuration has them."""
+
+    command: tuple[str, ...]
+    environment: tuple[str, ...] = ()
+    working_directory: str = "/"
+    user: str = ""
+    """``UID`` or ``UID:GID`` in numbers; empty for root."""
+
+
+def systemd_unit(
+    agent: Agent, program: Program, root: str, described: str, mounts: Sequence[Mount] = (), systemd: int = 0
+) -> str:
+    """Write a service that runs an unpacked agent.
+
+    Args:
+        agent: which one.
+        program: what is run.
+        root: directory that is the agent's ``/``.
+        described: the image, in a sentence.
+        mounts: files of the machine.
+        systemd: version of the one that reads it; 0 where it is not known.
+    """
+    uid, _, gid = program.user.partition(":")
+    environment = [e for e in program.environment if not e.startswith("HOME=")]
+    home = next((e for e in program.environment if e.startswith("HOME=")), "HOME=/root")
+    lines = [
+        *_head(agent, described),
+        "",
+        *_service(agent, systemd),
+        f"RootDirectory={quoting.path(root)}",
+        "# What follows ExecStart= is the machine's.",
+        "RootDirectoryStartOnly=yes",
+        "# /proc, /sys, /dev and an empty /run, the machine's devices as they come and go.",
+        "MountAPIVFS=yes",
+        "TemporaryFileSystem=/tmp:mode=1777",
+        *(f"BindReadOnlyPaths=-{path}" for path in MACHINE_FILES),
+        *(f"BindReadOnlyPaths={quoting.path(m.source)}:{quoting.path(m.target)}" for m in mounts),
+        *([f"User={uid}"] if uid else []),
+        *([f"Group={gid}"] if gid else []),
+        *(f"Environment={quoting.setting(e)}" for e in (home, *environment)),
+        f"WorkingDirectory={quoting.path(program.working_directory)}",
+        f"ExecStart={' '.join(quoting.word(w) for w in program.command)}",
+        *_foot(agent),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def docker_unit(
+    agent: Agent,
+    arguments: Sequence[str],
+    reference: str,
+    kept_as: str,
+    archive: str,
+    described: str,
+    mounts: Sequence[Mount] = (),
+    systemd: int = 0,
+) -> str:
+    """Write a service that runs an agent's image through Docker, which loads it from an archive at the first boot.
+
+    Args:
+        agent: which one.
+        arguments: of the agent, behind the image.
+        reference: name of the image as the document has it.
+        kept_as: a second name, which says by the image's ID that it is loaded.
+        archive: path of the archive in the image.
+        described: the image, in a sentence.
+        mounts: files of the machine.
+        systemd: version of the one that reads it; 0 where it is not known.
+    """
+    name = agent.unit.removesuffix(".service")
+    load = f"docker image inspect {kept_as} >/dev/null 2>&1 || exec docker load --quiet --input {archive}"
+    volumes = [f"--volume={m.source}:{m.target}:ro" for m in mounts]
+    run = ["/usr/bin/docker", "run", "--rm", "--pull=never", f"--name={name}", "--privileged", "--net=host"]
+    command = " ".join(quoting.word(w) for w in (*run, *volumes, reference, *arguments))
+    lines = [
+        *_head(agent, described, "docker.service"),
+        "",
+        *_service(agent, systemd),
+        f"ExecStartPre=/bin/sh -c {quoting.word(load)}",
+        f"ExecStartPre=-/usr/bin/docker rm --force {name}",
+        f"ExecStart={command}",
+        f"ExecStop=-/usr/bin/docker stop -t 10 {name}",
+        *_foot(agent),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(agent: Agent, described: str, *needed: str) -> list[str]:
+    after = " ".join(("network-online.target", *needed))
+    return [
+        f"# Written by tpu-image: {described}.",
+        "[Unit]",
+        f"Description={agent.name} of this TPU VM",
+        "Documentation=https://cloud.google.com/tpu/docs",
+        f"Wants={after} {READY}",
+        f"After={after}",
+        f"Before={READY}",
+        "# An agent that ends again and again fails for good, and is seen to: systemctl --failed, tpu-image check.",
+        "StartLimitIntervalSec=10min",
+        "StartLimitBurst=60",
+    ]
+
+
+def _service(agent: Agent, systemd: int) -> list[str]:
+    steps = ["RestartSteps=4", "RestartMaxDelaySec=40s"] if systemd >= STEPS_SINCE else []
+    return [
+        "[Service]",
+        "Type=exec",
+        "Restart=always",
+        "RestartSec=5s",
+        *steps,
+        "TimeoutStartSec=5min",
+        "LimitMEMLOCK=infinity",
+        "LimitNOFILE=1048576",
+        "StandardOutput=journal",
+        "StandardError=journal",
+        f"SyslogIdentifier={agent.program}",
+    ]
+
+
+def _foot(agent: Agent) -> list[str]:
+    """Wait for the port, note every end, start at boot."""
+    exits = exits_path(agent.program)
+    folder = exits.rpartition("/")[0]
+    note = f'mkdir -p {folder} && echo "$SERVICE_RESULT ${{EXIT_CODE:--}} ${{EXIT_STATUS:--}}" >> {exits}'
+    wait = (
+        f"for _ in $(seq {LISTEN_SECONDS * 5}); do grep -q ' [0-9A-F]*:{agent.port:04X} [0-9A-F]*:0000 0A '"
+        " /proc/net/tcp /proc/net/tcp6 && exit; sleep 0.2; done"
+    )
+    return [
+        *([f"ExecStartPost=-/bin/sh -c {quoting.word(wait)}"] if agent.port else []),
+        f"ExecStopPost=-/bin/sh -c {quoting.word(note)}",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+    ]
