@@ -7,7 +7,7 @@ that stems from the guest is untrusted: it is bounded in length here and nothing
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.catalogue.requirement import Profile, Status, Verdict
@@ -56,7 +56,7 @@ class ApiStep(NamedTuple):
     """One call of the VFIO API that the probe made on a device, as a user without privileges.
 
     Attributes:
-        interface: ``group`` (``/dev/vfio/GROUP`` in a container) or ``cdev`` (``/dev/vfio/devices/vfioN`` with iommufd).
+        interface: ``group`` (``/dev/vfio/GROUP`` in a container), or ``cdev`` (``/dev/vfio/devices/vfioN``, iommufd).
         name: such as ``open group``, ``SET_IOMMU``, ``GET_DEVICE_FD``, ``read config``, ``MAP_DMA``, ``RESET``.
         ok: whether it did what it should.
         detail: what came of it: an error's text, or what was read.
@@ -215,7 +215,7 @@ class GuestReport:
     """Whether the boot had finished when the probe began, rather than its cap been reached."""
     devices: tuple[Device, ...] = ()
     tasks: tuple[BootTask, ...] = ()
-    times: BootTimes = BootTimes()
+    times: BootTimes = field(default_factory=BootTimes)
     failed_units: tuple[str, ...] = ()
     kernel_warnings: tuple[str, ...] = ()
     """Lines of the kernel's log about parameters that an image for TPUs sets."""
@@ -241,7 +241,7 @@ class BootResult:
     """From power-on to the end."""
     verdicts: tuple[Verdict, ...] = ()
     """The checker's from inside (``machine.*``) and the lab's own (``lab.*``)."""
-    guest: GuestReport = GuestReport()
+    guest: GuestReport = field(default_factory=GuestReport)
     stages: tuple[Stage, ...] = ()
     metadata: tuple[MetadataRequest, ...] = ()
     console: str = ""
