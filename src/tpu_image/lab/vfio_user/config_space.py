@@ -55,9 +55,9 @@ class Identity(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A 64-bit memory BAR. ``index`` is even, since it takes two registers; ``size`` in bytes, a power of two."""
+    """A 64-bit memory BAR. ``number`` is even, since it takes two registers; ``size`` in bytes, a power of two."""
 
-    index: int
+    number: int
     size: int
     prefetchable: bool = True
 
@@ -110,7 +110,7 @@ class ConfigSpace:
         self._allow("<B", _INTERRUPT_LINE, 0xFF)
 
     def _lay_bar(self, bar: Bar) -> None:
-        offset = _BAR0 + 4 * bar.index
+        offset = _BAR0 + 4 * bar.number
         self._lay("<I", offset, 0x4 | (0x8 if bar.prefetchable else 0))
         # Software finds the size by writing ones: the bits below it stay 0 (PCI 3.0, section 6.2.5.1).
         self._allow("<Q", offset, (1 << 64) - bar.size)

@@ -74,7 +74,7 @@ class TpuFunction:
     def __init__(self, identity: Identity) -> None:
         self.counts: Counter[str] = Counter()
         self._config = ConfigSpace(identity, BARS, VECTORS, MSIX_BAR)
-        self._memory = {bar.index: bytearray(bar.size) for bar in BARS}
+        self._memory = {bar.number: bytearray(bar.size) for bar in BARS}
         self._maps: list[tuple[int, int]] = []  # start and end, in order, without overlap
 
     def statistics(self) -> Statistics:
@@ -153,44 +153,44 @@ class TpuFunction:
         return messages.pack(messages.DeviceInfo(size, flags, messages.REGIONS, messages.INTERRUPTS))
 
     def _region_info(self, request: messages.RegionInfo, _: bytes) -> bytes:
-        if request.index >= messages.REGIONS:
+        if request.region >= messages.REGIONS:
             raise RefusedError(errno.EINVAL)
-        size = self._region_size(request.index)
+        size = self._region_size(request.region)
         flags = _READ | _WRITE if size else 0
         needed = messages.size_of(messages.RegionInfo)
-        return messages.pack(messages.RegionInfo(needed, flags, request.index, 0, size, 0))
+        return messages.pack(messages.RegionInfo(needed, flags, request.region, 0, size, 0))
 
     def _irq_info(self, request: messages.IrqInfo, _: bytes) -> bytes:
-        if request.index >= messages.INTERRUPTS:
+        if request.interrupt >= messages.INTERRUPTS:
             raise RefusedError(errno.EINVAL)
-        count = _IRQ_COUNTS[request.index]
-        flags = (_IRQ_EVENTFD if count else 0) | (_IRQ_NORESIZE if request.index == messages.MSIX else 0)
+        count = _IRQ_COUNTS[request.interrupt]
+        flags = (_IRQ_EVENTFD if count else 0) | (_IRQ_NORESIZE if request.interrupt == messages.MSIX else 0)
         size = messages.size_of(messages.IrqInfo)
-        return messages.pack(messages.IrqInfo(size, flags, request.index, count))
+        return messages.pack(messages.IrqInfo(size, flags, request.interrupt, count))
 
     def _set_irqs(self, request: messages.IrqSet, _: bytes) -> bytes:
         """Accept what could be set; no interrupt is ever raised, so nothing is kept."""
-        if request.index >= messages.INTERRUPTS:
+        if request.interrupt >= messages.INTERRUPTS:
             raise RefusedError(errno.EINVAL)
-        if request.start + request.count > _IRQ_COUNTS[request.index]:
+        if request.first + request.vectors > _IRQ_COUNTS[request.interrupt]:
             raise RefusedError(errno.EINVAL)
         return b""
 
     def _read(self, request: messages.RegionAccess, _: bytes) -> bytes:
         self._check_access(request)
         if request.region == messages.CONFIG_REGION:
-            return messages.pack(request) + self._config.read(request.offset, request.count)
+            return messages.pack(request) + self._config.read(request.offset, request.length)
         self.counts["reads"] += 1
         memory = self._memory[request.region]
-        return messages.pack(request) + memory[request.offset : request.offset + request.count]
+        return messages.pack(request) + memory[request.offset : request.offset + request.length]
 
     def _write(self, request: messages.RegionAccess, data: bytes) -> bytes:
         self._check_access(request)
-        if len(data) != request.count:
+        if len(data) != request.length:
             raise RefusedError(errno.EINVAL)
         if request.region != messages.CONFIG_REGION:
             self.counts["writes"] += 1
-            self._memory[request.region][request.offset : request.offset + request.count] = data
+            self._memory[request.region][request.offset : request.offset + request.length] = data
         elif self._config.write(request.offset, data):
             self.counts["function_level_resets"] += 1
             self.reset()
@@ -205,9 +205,9 @@ class TpuFunction:
         return CONFIG_SIZE if index == messages.CONFIG_REGION else len(self._memory.get(index, b""))
 
     def _check_access(self, request: messages.RegionAccess) -> None:
-        if not 0 < request.count <= messages.MAX_TRANSFER:
+        if not 0 < request.length <= messages.MAX_TRANSFER:
             raise RefusedError(errno.EINVAL)
-        if request.offset + request.count > self._region_size(request.region):
+        if request.offset + request.length > self._region_size(request.region):
             raise RefusedError(errno.EINVAL)
 
 

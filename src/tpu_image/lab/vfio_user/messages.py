@@ -106,7 +106,7 @@ class RegionInfo(NamedTuple):
 
     argsz: int
     flags: int
-    index: int
+    region: int
     capabilities: int
     size: int
     offset: int
@@ -117,8 +117,8 @@ class IrqInfo(NamedTuple):
 
     argsz: int
     flags: int
-    index: int
-    count: int
+    interrupt: int
+    vectors: int
 
 
 class IrqSet(NamedTuple):
@@ -126,9 +126,9 @@ class IrqSet(NamedTuple):
 
     argsz: int
     flags: int
-    index: int
-    start: int
-    count: int
+    interrupt: int
+    first: int
+    vectors: int
 
 
 class RegionAccess(NamedTuple):
@@ -136,7 +136,7 @@ class RegionAccess(NamedTuple):
 
     offset: int
     region: int
-    count: int
+    length: int
 
 
 class Nothing(NamedTuple):
@@ -193,7 +193,7 @@ def pack(value: NamedTuple) -> bytes:
     return _LAYOUTS[type(value)].pack(*value)
 
 
-def unpack(kind: type[NamedTuple], data: bytes) -> NamedTuple:
+def unpack(kind: type[NamedTuple], data: bytes | bytearray) -> NamedTuple:
     """Read a structure from the beginning of ``data``, which must be long enough."""
     layout = _LAYOUTS[kind]
     return kind(*layout.unpack_from(data))

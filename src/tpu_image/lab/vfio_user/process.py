@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, cast
 
 import tpu_image
 from tpu_image.lab.vfio_user.config_space import Identity
@@ -33,6 +34,8 @@ class Emulation:
     def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
         self._folder = folder
         self._process = process
+        self._input = cast("IO[bytes]", process.stdin)
+        self._output = cast("IO[bytes]", process.stdout)
         self._lock = threading.Lock()
         self._received = b""
 
@@ -53,7 +56,7 @@ class Emulation:
         """
         with self._lock:
             try:
-                os.write(self._input, b"statistics\n")
+                os.write(self._input.fileno(), b"statistics\n")
             except OSError as error:
                 raise self._gone() from error
             values = json.loads(self.next_line())
@@ -65,8 +68,7 @@ class Emulation:
         Raises:
             EmulationError: none comes.
         """
-        assert self._process.stdout is not None
-        output = self._process.stdout.fileno()
+        output = self._output.fileno()
         while b"\n" not in self._received:
             ready, _, _ = select.select([output], [], [], _SECONDS)
             data = os.read(output, 65536) if ready else b""
@@ -78,20 +80,13 @@ class Emulation:
 
     def close(self) -> None:
         """End the server, which removes its sockets, and wait for that."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
+        self._input.close()
         try:
             self._process.wait(_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
-
-    @property
-    def _input(self) -> int:
-        assert self._process.stdin is not None
-        return self._process.stdin.fileno()
+        self._output.close()
 
     def _gone(self) -> EmulationError:
         try:

@@ -1,8 +1,9 @@
 """The server: one process, one thread, one Unix socket for each function, and clients that it does not trust.
 
-A function has one client at a time, as the specification has it. Whatever breaks the framing (a size below the header's
-or above the limit, a reply that nobody asked for, anything before VERSION) ends that connection and nothing else; whatever
-is wrong inside a frame is answered with an error. A client that does not read its replies is not read from either.
+A function has one client at a time, as the specification has it. Whatever breaks the framing (a size below the
+header's or above the limit, a reply that nobody asked for, anything before VERSION) ends that connection and nothing
+else; whatever is wrong inside a frame is answered with an error. A client that does not read its replies is not read
+from either.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _UNSENT_LIMIT = 2 * messages.MAX_MESSAGE
 _KERNEL_MAX_FDS = 253
 """``SCM_MAX_FD``: descriptors in one message at most. With room for all none is cut off, and so all are counted."""
 
-_BACKLOG = 16
+_BACKLOG = 128
 
 
 class _BrokenProtocolError(Exception):
