@@ -67,7 +67,7 @@ VALUES = {
     "instance/attributes/greeting": "grüß dich",
     "instance/attributes/": "greeting\nenable-guest-attributes\nuser-data\n",
     "instance/network-interfaces/": "0/\n",
-    "instance/network-interfaces/0/ip": "169.254.169.10",
+    "instance/network-interfaces/0/ip": "10.128.0.15",
     "instance/network-interfaces/0/access-configs/0/type": "ONE_TO_ONE_NAT",
     "instance/service-accounts/default/": "aliases\nemail\nidentity\nscopes\ntoken\n",
     "instance/service-accounts/default/scopes": "https://www.googleapis.com/auth/cloud-platform\n",

@@ -24,7 +24,7 @@ TPU_ENV = "/computeMetadata/v1/instance/attributes/tpu-env"
 NAME = "/computeMetadata/v1/instance/name"
 MACHINE = Machine(
     attributes=tpu_attributes.attributes(
-        chips.parse("v6e:4"), origin=Origin.TPU_API, node="one", zone="us-east5-a", address="169.254.169.10"
+        chips.parse("v6e:4"), origin=Origin.TPU_API, node="one", zone="us-east5-a", address="10.128.0.15"
     )
 )
 

@@ -1,7 +1,7 @@
 """How the emulated metadata server answers one request.
 
-Behaviour: "View and query VM metadata" of the Compute Engine documentation (headers, directories, ``recursive``, ``alt``,
-``wait_for_change``, ``last_etag``, ``timeout_sec``), and "Set and query guest attributes".
+Behaviour: "View and query VM metadata" of the Compute Engine documentation (headers, directories, ``recursive``,
+``alt``, ``wait_for_change``, ``last_etag``, ``timeout_sec``), and "Set and query guest attributes".
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Handler(BaseHTTPRequestHandler):
         """Give a value, a listing, or all below a directory."""
         self._respond(self._get)
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        """Give the same without its body."""
+        self._respond(self._get)
 
     def do_PUT(self) -> None:
         """Set a guest attribute."""
@@ -208,11 +210,8 @@ def _written(node: Node, request: _Request) -> Answer:
     """Write what was found in the form that was asked for, or that is usual for it."""
     headers = {"ETag": nodes.etag(node)}
     recursive = request.says("recursive")
-    as_json = (
-        request.says("alt", "json")
-        or (recursive or nodes.prefers_json(node))
-        and not request.says("alt", "text")
-    )
+    usual = recursive or nodes.prefers_json(node)
+    as_json = request.says("alt", "json") or (usual and not request.says("alt", "text"))
     if as_json:
         return Answer(200, nodes.as_json(node), JSON, headers)
     text = nodes.as_recursive_text(node) if recursive and nodes.is_directory(node) else nodes.as_text(node)

@@ -1,7 +1,7 @@
 """The machine that the emulated metadata server speaks of: its tree, with the keys that guests ask for.
 
-Keys: the page "Predefined metadata keys" of Compute Engine. Who asks: cloud-init (``sources/DataSourceGCE.py``: id, zone,
-hostname, attributes), the guest agent (everything at once, recursively), client libraries (project, service account).
+Keys: the page "Predefined metadata keys" of Compute Engine. Who asks: cloud-init (id, zone, hostname, attributes;
+zone, hostname, attributes), the guest agent (everything at once, recursively), client libraries (project, service account).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PROJECT_NUMBER = 123456789012
 REGION = "us-east5"
 ZONE = f"{REGION}-a"
 
-GUEST_ADDRESS = "169.254.169.10"
-GATEWAY = "169.254.169.1"
+GUEST_ADDRESS = "10.128.0.15"
+GATEWAY = "10.128.0.1"
 NETMASK = "255.255.255.0"
-MAC_ADDRESS = "52:54:00:12:34:56"
-"""QEMU's own for a first network device."""
+MAC_ADDRESS = "42:01:0a:80:00:0f"
+"""As Compute Engine forms them: 42:01, then the address."""
 
 SERVICE_ACCOUNT = f"{PROJECT_NUMBER}-compute@developer.gserviceaccount.com"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -86,13 +86,8 @@ class Machine:
 
 
 def _disk(name: str) -> dict[str, Node]:
-    return {
-        "device-name": name,
-        "index": 0,
-        "interface": "SCSI",
-        "mode": "READ_WRITE",
-        "type": "PERSISTENT-BALANCED",
-    }
+    kind = {"interface": "SCSI", "mode": "READ_WRITE", "type": "PERSISTENT-BALANCED"}
+    return {"device-name": name, "index": 0, **kind}
 
 
 def _network_interface() -> dict[str, Node]:

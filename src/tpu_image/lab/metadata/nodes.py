@@ -26,7 +26,7 @@ class Named(dict[str, "Node"]):
     """A directory whose entries somebody has named: JSON keeps the names as they are."""
 
 
-Node = Union[str, int, Lines, Secret, dict[str, "Node"], list["Node"]]
+Node = Union[str, int, Lines, Secret, dict[str, "Node"], list["Node"]]  # noqa: UP007 - it refers to itself
 """A value; a directory; or a directory whose entries are numbered from 0, an array in JSON."""
 
 

@@ -33,17 +33,12 @@ class MetadataServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 64
 
-    def __init__(
-        self, machine: Machine, faults: Sequence[Fault] = (), address: tuple[str, int] = ("127.0.0.1", 0)
-    ) -> None:
-        """Bind it; port 0 takes a free one.
-
-        Raises:
-            OSError: the address cannot be had.
-        """
-        super().__init__(address, Handler)
+    def __init__(self, machine: Machine, faults: Sequence[Fault], listener: socket.socket) -> None:
+        super().__init__(listener.getsockname(), Handler, bind_and_activate=False)
+        self.socket.close()  # the base class has made one of its own
+        self.socket = listener
+        self.server_port = listener.getsockname()[1]
         self.state = State(machine)
         self.stopping = threading.Event()
         self._faults = tuple(faults)
@@ -124,14 +119,16 @@ class MetadataServer(ThreadingHTTPServer):
 
 @contextmanager
 def serving(
-    machine: Machine, faults: Sequence[Fault] = (), address: tuple[str, int] = ("127.0.0.1", 0)
+    machine: Machine, faults: Sequence[Fault] = (), listener: socket.socket | None = None
 ) -> Iterator[MetadataServer]:
     """Run a server in a thread.
 
-    Raises:
-        OSError: the address cannot be had.
+    Args:
+        machine: what it speaks of.
+        faults: what it suffers from; of those that hold at the same time, the first.
+        listener: a listening TCP socket, closed in the end; without one, a free port of the loopback address is taken.
     """
-    server = MetadataServer(machine, faults, address)
+    server = MetadataServer(machine, faults, listener or socket.create_server(("127.0.0.1", 0)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

@@ -56,7 +56,7 @@ def tpu_environment(chips: Chips, *, origin: Origin, node: str, zone: str) -> st
 def _common(chips: Chips, zone: str) -> dict[str, str]:
     generation, count = chips.counts[0]
     topology = generation.topology(count)
-    bounds = ",".join((topology.split("x") + ["1", "1"])[:3])
+    bounds = ",".join([*topology.split("x"), "1"][:3])
     wrap = ",".join(["false"] * 3)
     return {
         "ACCELERATOR_TYPE": generation.accelerator_type(count),

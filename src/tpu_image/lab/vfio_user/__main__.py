@@ -1,9 +1,11 @@
-"""The server as a program: ``python -m tpu_image.lab.vfio_user FOLDER NAME=VENDOR:DEVICE:SUBVENDOR:SUBDEVICE...``
+"""The server as a program.
+
+    python -m tpu_image.lab.vfio_user FOLDER NAME=VENDOR:DEVICE:SUBVENDOR:SUBDEVICE...
 
 It makes ``FOLDER/NAME.sock`` for each function, ids in hexadecimal, prints ``ready``, answers each line on standard
 input with its statistics as one line of JSON, and ends where standard input ends. So it ends with whoever started it,
-however that ended: the kernel closes the pipe of a killed process too. A signal on the parent's death (PR_SET_PDEATHSIG)
-would not do: it follows the thread that started the child, not the process.
+however that ended: the kernel closes the pipe of a killed process too. A signal on the parent's death
+(PR_SET_PDEATHSIG) would not do: it follows the thread that started the child, not the process.
 """
 
 from __future__ import annotations
