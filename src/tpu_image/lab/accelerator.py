@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from tpu_image.lab.qemu import Qemu
@@ -45,7 +46,7 @@ def boot_sector() -> bytes:
 
 def choose(qemu: Qemu, device: str = "/dev/kvm") -> Accelerator:
     """Take KVM where a guest runs with it, else software emulation."""
-    if not os.path.exists(device):
+    if not Path(device).exists():
         return Accelerator("tcg", f"this machine has no {device}")
     if not os.access(device, os.R_OK | os.W_OK):
         return Accelerator("tcg", f"{device} may not be opened by this user")

@@ -6,14 +6,14 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.lab import accelerator, judgement, machine, metadata_service, payload, qemu
+from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.chips import Chips
 from tpu_image.lab.enclosure import Enclosure, EnclosureError, enclosed
 from tpu_image.lab.errors import LabError
@@ -24,7 +24,7 @@ from tpu_image.lab.metadata.server import MetadataServer
 from tpu_image.lab.result import Artefact, BootResult, Emulator, MetadataRequest, Outcome
 from tpu_image.lab.run_folder import run_folder
 from tpu_image.lab.session import Ended, Observer, Session
-from tpu_image.lab.throwaway import Disk, hashing, scratch_folder, sha256_of, throwaway_disk
+from tpu_image.lab.throwaway import Disk, hashing, nameless_file, sha256_of, throwaway_disk
 from tpu_image.lab.vfio_user.process import Emulation, emulating
 
 FIRMWARE = ("bios", "uefi")
@@ -36,6 +36,9 @@ CPUS_LIMIT = 2
 
 TIMEOUT = 900.0
 """Seconds from power-on: a small machine without KVM takes one to six minutes."""
+
+PATIENCE = 60.0
+"""Seconds in which a guest under KVM must come to its kernel: it takes a few."""
 
 _LATE_ADDRESS = "0000:01:00.0"
 """Where a late device appears: the only one behind the only PCIe port."""
@@ -61,7 +64,7 @@ class Request:
     profile: Profile
     firmware: str = "bios"
     metadata: Mapping[str, str] = field(default_factory=dict)
-    faults: Faults = Faults()
+    faults: Faults = field(default_factory=Faults)
     run: Sequence[str] = ()
     timeout: float = TIMEOUT
     keep: bool = False
@@ -83,31 +86,57 @@ def boot(request: Request, observer: Observer = lambda _: None, told: Told = lam
         OSError: there is no room for what is made on the way.
     """
     found = qemu.find()
-    with contextlib.ExitStack() as stack:
-        digest = stack.enter_context(hashing(request.image))
-        folder = stack.enter_context(run_folder())
+    with hashing(request.image) as digest:
         told("looking for a way to run the guest")
         chosen = accelerator.choose(found)
-        emulator = Emulator(
-            found.version, *chosen, request.firmware, request.cpus or _cpus(), request.memory or MEMORY
-        )
-        told(f"QEMU {found.version}, {chosen.name} ({chosen.reason})")
-        told(f"reading {request.image}")
+        attempt = _attempt(request, found, chosen, observer, told)
+        if chosen.name == "kvm" and attempt.ended.outcome is Outcome.DIED and not attempt.session.is_alive:
+            told(f"with KVM: {attempt.ended.reason}; starting anew in software emulation")
+            fallback = Accelerator("tcg", "a test guest ran with KVM, and this image's did not")
+            attempt = _attempt(request, found, fallback, observer, told)
+        before = digest()
+    artefact = Artefact(str(request.image), request.image.stat().st_size, before, sha256_of(request.image))
+    return _result(request, artefact, attempt)
+
+
+class Attempt(NamedTuple):
+    """One try to boot: on what, how it went, how it ended, what was asked of the metadata server."""
+
+    emulator: Emulator
+    session: Session
+    ended: Ended
+    requests: tuple[MetadataRequest, ...]
+
+
+class Parts(NamedTuple):
+    """What a machine is put together from."""
+
+    emulator: Emulator
+    qemu: qemu.Qemu
+    disk: Disk
+    firmware: tuple[BinaryIO, BinaryIO] | None
+    tpus: Emulation
+    folder: Path
+
+
+def _attempt(
+    request: Request, found: qemu.Qemu, chosen: Accelerator, observer: Observer, told: Told
+) -> Attempt:
+    emulator = Emulator(
+        found.version, *chosen, request.firmware, request.cpus or _cpus(), request.memory or MEMORY
+    )
+    told(f"QEMU {found.version}, {chosen.name} ({chosen.reason})")
+    functions = {function.name: function.identity for function in request.chips.functions()}
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(run_folder())
         disk = stack.enter_context(_disk(request, told))
         firmware = _firmware(stack, found, request.firmware)
-        before = digest()
-        emulation = stack.enter_context(
-            emulating(folder, {function.name: function.identity for function in request.chips.functions()})
-        )
-        session = _session(request, emulation, told)
+        tpus = stack.enter_context(emulating(folder, functions))
+        parts = Parts(emulator, found, disk, firmware, tpus, folder)
+        session = _session(request, parts, told)
         stack.callback(session.close)
-        ended, requests = _run(
-            request, found, emulator, disk, firmware, emulation, session, folder, observer, told
-        )
-        stack.close()
-    after = sha256_of(request.image)
-    artefact = Artefact(str(request.image), request.image.stat().st_size, before, after)
-    return _result(request, artefact, emulator, session, ended, requests)
+        ended, requests = _run(request, parts, session, observer, told)
+    return Attempt(emulator, session, ended, requests)
 
 
 def _cpus() -> int:
@@ -139,18 +168,18 @@ def _firmware(stack: contextlib.ExitStack, found: qemu.Qemu, name: str) -> tuple
     if name != "uefi":
         return None
     code, variables = found.uefi()
-    copy = stack.enter_context(tempfile.TemporaryFile(dir=scratch_folder()))
+    copy = stack.enter_context(nameless_file())
     with variables.open("rb") as source:
         shutil.copyfileobj(source, copy)
     copy.flush()
     return stack.enter_context(code.open("rb")), copy
 
 
-def _session(request: Request, emulation: Emulation, told: Told) -> Session:
+def _session(request: Request, parts: Parts, told: Told) -> Session:
     plug = None
     if request.faults.device_late:
         late = request.chips.functions()[-1]
-        described = json.loads(late.device(emulation.socket(late.name)))
+        described = json.loads(late.device(parts.tpus.socket(late.name)))
         described.pop("multifunction", None)
         plug = {**described, "addr": "00.0", "bus": machine.LATE_PORT}
     how = "switch it off, or press Ctrl-C" if not request.shell else "Ctrl-] ends it"
@@ -158,6 +187,7 @@ def _session(request: Request, emulation: Emulation, told: Told) -> Session:
         request.timeout,
         keep=request.keep,
         shell=request.shell,
+        patience=PATIENCE if parts.emulator.accelerator == "kvm" else None,
         plug=plug,
         kept=lambda: told(f"the guest has reported and goes on: {how}"),
     )
@@ -172,64 +202,58 @@ def expected(request: Request) -> tuple[str, ...]:
 
 
 def _run(
-    request: Request,
-    found: qemu.Qemu,
-    emulator: Emulator,
-    disk: Disk,
-    firmware: tuple[BinaryIO, BinaryIO] | None,
-    emulation: Emulation,
-    session: Session,
-    folder: Path,
-    observer: Observer,
-    told: Told,
+    request: Request, parts: Parts, session: Session, observer: Observer, told: Told
 ) -> tuple[Ended, tuple[MetadataRequest, ...]]:
     """Switch the machine on and follow it to its end."""
-    functions = request.chips.functions()
-    present = functions[:-1] if request.faults.device_late else functions
-    described = machine.Machine(
-        emulator.accelerator,
-        emulator.cpus,
-        emulator.memory,
-        iommu=not request.faults.iommu_off,
-        devices=[function.device(emulation.socket(function.name)) for function in present],
-        forward_ssh=request.ssh_port is not None,
-    )
     files = machine.Files(
-        disk.base.fileno(),
-        disk.form,
-        disk.overlay.fileno(),
-        *((file.fileno() for file in firmware) if firmware else ()),
+        parts.disk.base.fileno(),
+        parts.disk.form,
+        parts.disk.overlay.fileno(),
+        *(file.fileno() for file in parts.firmware or ()),
     )
-    channels = machine.Channels(
-        *(pair.theirs.fileno() for pair in (session.console_pair, session.report_pair, session.monitor_pair))
+    pairs = (session.console_pair, session.report_pair, session.monitor_pair)
+    channels = machine.Channels(*(pair.theirs.fileno() for pair in pairs))
+    running = enclosed(
+        [*parts.qemu.command, *machine.arguments(_machine(request, parts), files, channels)],
+        environment={**os.environ, **parts.qemu.environment},
+        descriptors=[*files.descriptors, *channels],
+        output=session.log_pipe[1],
+        folder=parts.folder,
     )
-    command = [*found.command, *machine.arguments(described, files, channels)]
     try:
-        with (
-            enclosed(
-                command,
-                environment={**os.environ, **found.environment},
-                descriptors=[*files.descriptors, *channels],
-                output=session.log_pipe[1],
-                folder=folder,
-            ) as enclosure,
-            _services(request, enclosure, told) as service,
-        ):
+        with running as enclosure, _services(request, enclosure, told) as service:
             session.power_on()
             service.power_on()
-            try:
-                ended = session.watch(enclosure.process, observer)
-            except KeyboardInterrupt:
-                if not session.guest.ended:
-                    raise
-                ended = Ended(Outcome.REPORTED)
-            return ended, service.requests
+            return _watch(session, enclosure, observer), service.requests
     except EnclosureError as error:
         raise LabError(
             f"QEMU cannot be given a network of its own: {error}",
             "run it as root, or allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
             "kernel.apparmor_restrict_unprivileged_userns=0)",
         ) from None
+
+
+def _watch(session: Session, enclosure: Enclosure, observer: Observer) -> Ended:
+    """Follow the guest; an interrupt after its report is how a guest that is kept is left."""
+    try:
+        return session.watch(enclosure.process, observer)
+    except KeyboardInterrupt:
+        if not session.guest.ended:
+            raise
+        return Ended(Outcome.REPORTED)
+
+
+def _machine(request: Request, parts: Parts) -> machine.Machine:
+    functions = request.chips.functions()
+    present = functions[:-1] if request.faults.device_late else functions
+    return machine.Machine(
+        parts.emulator.accelerator,
+        parts.emulator.cpus,
+        parts.emulator.memory,
+        iommu=not request.faults.iommu_off,
+        devices=[function.device(parts.tpus.socket(function.name)) for function in present],
+        forward_ssh=request.ssh_port is not None,
+    )
 
 
 @contextlib.contextmanager
@@ -246,31 +270,23 @@ def _services(request: Request, enclosure: Enclosure, told: Told) -> Iterator[Me
         yield service
 
 
-def _result(
-    request: Request,
-    artefact: Artefact,
-    emulator: Emulator,
-    session: Session,
-    ended: Ended,
-    requests: tuple[MetadataRequest, ...],
-) -> BootResult:
+def _result(request: Request, artefact: Artefact, attempt: Attempt) -> BootResult:
+    session, ended = attempt.session, attempt.ended
     guest = session.guest.build()
-    verdicts = ()
-    if ended.outcome is Outcome.REPORTED:
-        rests_on = judgement.Boot(guest, expected(request), artefact.unchanged)
-        verdicts = judgement.judge(rests_on, session.guest.verdicts, request.profile)
+    tail = () if ended.outcome is Outcome.REPORTED else tuple(session.console.tail())
+    rests_on = judgement.Boot(guest, expected(request), artefact.unchanged, ended.reason, tail)
     return BootResult(
         artefact,
         request.profile,
         request.chips.asked,
-        emulator,
+        attempt.emulator,
         ended.outcome,
         ended.reason,
-        session.seconds,
-        verdicts,
+        session.ended_after,
+        judgement.judge(rests_on, session.guest.verdicts, request.profile),
         guest,
         tuple(session.console.stages),
-        requests,
+        attempt.requests,
         session.console.text,
         request.faults.words,
     )

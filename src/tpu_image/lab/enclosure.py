@@ -193,7 +193,7 @@ def main(arguments: Sequence[str]) -> None:
         channel.sendall(f"{error.strerror or error}".encode())
         raise SystemExit(1) from None
     channel.close()
-    os.execvpe(arguments[3], list(arguments[3:]), os.environ)
+    os.execvpe(arguments[3], list(arguments[3:]), os.environ)  # noqa: S606 - there is no shell in it
 
 
 if __name__ == "__main__":

@@ -29,6 +29,10 @@ class Boot(NamedTuple):
     expected: tuple[str, ...]
     """Addresses at which the guest must find TPU functions."""
     artefact_unchanged: bool = True
+    ending: str = ""
+    """Why the guest did not report; empty where it did."""
+    console: tuple[str, ...] = ()
+    """The last lines of the console."""
 
 
 Judge = Callable[["LabRequirement", Boot], Verdict]
@@ -47,6 +51,12 @@ class LabRequirement(Requirement):
     def judge(self, boot: Boot) -> Verdict:
         """Judge a boot that reported."""
         return self._judge(self, boot)
+
+
+def _booted(self: LabRequirement, boot: Boot) -> Verdict:
+    if boot.ending:
+        return self.failed(boot.ending, *(Evidence("/dev/console", found=line) for line in boot.console))
+    return self.passed("it booted, and reported from inside")
 
 
 def _attached(self: LabRequirement, boot: Boot) -> Verdict:
@@ -75,9 +85,8 @@ def _usable(self: LabRequirement, boot: Boot) -> Verdict:
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         return self.failed(f"{first.address}: {bad[first]}{more}", *evidence[:_TOLD])
     groups = {device.group for device in devices}
-    return self.passed(
-        f"{boot.guest.user or 'a user'} opened {len(groups)} IOMMU groups, read, mapped and reset {len(devices)} functions"
-    )
+    used = f"{len(groups)} IOMMU groups, read, mapped and reset {len(devices)} functions"
+    return self.passed(f"{boot.guest.user or 'a user'} opened {used}")
 
 
 def unusable(device: Device) -> str:
@@ -166,6 +175,13 @@ def _artefact(self: LabRequirement, boot: Boot) -> Verdict:
 
 REQUIREMENTS: tuple[LabRequirement, ...] = (
     LabRequirement(
+        "lab.boot",
+        "the image boots and reports from inside",
+        "An image that does not come up on its own boot loader and kernel is none.",
+        _booted,
+        "look at the console with --shell, or give a longer --timeout",
+    ),
+    LabRequirement(
         "lab.attached",
         "the guest's kernel shows every emulated TPU function",
         "What the bus does not show, nothing inside can use.",
@@ -229,7 +245,9 @@ def requirements() -> tuple[Requirement, ...]:
 
 
 def judge(boot: Boot, checked: dict[str, dict[str, Verdict]], profile: Profile) -> tuple[Verdict, ...]:
-    """Give the verdicts of a boot that reported: the checker's from inside, then the lab's own."""
+    """Give the verdicts of a boot: the checker's from inside, then the lab's own. Without a report there is one."""
+    if boot.ending:
+        return (REQUIREMENTS[0].judge(boot),)
     inside = [
         _inside(one, checked, profile) for one in catalogue.requirements() if section(one.id) == MACHINE
     ]

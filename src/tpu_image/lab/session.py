@@ -68,13 +68,15 @@ class Session:
         timeout: seconds from power-on until a report must be complete.
         keep: go on after the report, until the guest switches off.
         shell: the terminal is the guest's console; so the session ends with Ctrl-] or the guest's end.
-        plug: gives what QEMU's ``device_add`` is to plug in when the guest asks for a late device; None for nothing.
+        patience: seconds within which the guest must show that its kernel runs, None for no limit.
+        plug: what QEMU's ``device_add`` is to plug in when the guest asks for a late device; None for nothing.
         kept: called once the report is complete and the guest goes on.
     """
 
     timeout: float
     keep: bool = False
     shell: bool = False
+    patience: float | None = None
     plug: dict[str, object] | None = None
     kept: Callable[[], None] | None = None
     console: Console = field(default_factory=Console)
@@ -91,6 +93,7 @@ class Session:
         self._over_at: float | None = None
         self._told_kept = False
         self._left = False
+        self.ended_after = 0.0
 
     def close(self) -> None:
         """Close every socket."""
@@ -104,6 +107,12 @@ class Session:
     def seconds(self) -> float:
         """Since power-on."""
         return time.monotonic() - self._began
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the guest's kernel has shown that it runs."""
+        beyond = {stage.name for stage in self.console.stages} - {"firmware", "boot loader"}
+        return bool(beyond or self.guest.doing)
 
     def power_on(self) -> None:
         """Count the time from now."""
@@ -123,6 +132,7 @@ class Session:
                         selector.unregister(key.fileobj)
                 ended = self._look(process)
                 if ended is not None:
+                    self.ended_after = self.seconds
                     return ended
                 observer(Progress(self.seconds, self._stage(), self.console.last_line))
 
@@ -216,6 +226,8 @@ class Session:
             return self._gone(process)
         if self.guest.ended:
             self._tell_kept()
+        elif self.patience is not None and self.seconds > self.patience and not self.is_alive:
+            return Ended(Outcome.DIED, f"no sign of a kernel within {self.patience:.0f} s")
         elif self.seconds > self.timeout:
             return Ended(
                 Outcome.TIMED_OUT, f"no complete report within {self.timeout:.0f} s; {self._standing()}"

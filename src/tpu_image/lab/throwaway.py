@@ -42,9 +42,12 @@ class Disk(NamedTuple):
     overlay: BinaryIO
 
 
-def scratch_folder() -> Path:
-    """Where large files without a name go: TMPDIR, or /var/tmp, which is on a disk (file-hierarchy(7))."""
-    return Path(os.environ.get("TMPDIR") or "/var/tmp")  # noqa: S108 - files there have no name
+@contextlib.contextmanager
+def nameless_file() -> Iterator[BinaryIO]:
+    """Give a file for much: in TMPDIR, or in /var/tmp, which is on a disk (file-hierarchy(7))."""
+    folder = os.environ.get("TMPDIR") or "/var/tmp"  # noqa: S108 - it has no name there
+    with tempfile.TemporaryFile(dir=folder) as file:
+        yield file
 
 
 @contextlib.contextmanager
@@ -73,7 +76,7 @@ def throwaway_disk(
         write(nodes)
         changes = Plan.from_overlay(nodes).changes
         write_nodes(disk, tree, {change.path: change.after for change in changes}, time=int(time.time()))
-        overlay = stack.enter_context(tempfile.TemporaryFile(dir=scratch_folder()))
+        overlay = stack.enter_context(nameless_file())
         write_overlay(disk, overlay)
         yield Disk(base, form, overlay)
 
@@ -90,13 +93,13 @@ def _require_systemd(tree: Tree, artefact: Path) -> None:
 def _base(
     stack: contextlib.ExitStack, artefact: Path, source: BlockSource, report: Report | None
 ) -> tuple[BinaryIO, str]:
-    """Open what QEMU is to read: the artefact itself where QEMU cannot be led elsewhere by it, else the disk decoded."""
+    """Open what QEMU is to read: the artefact where it cannot lead QEMU elsewhere, or else the disk decoded."""
     if source.container in AS_IT_IS and len(source.files) == 1:
         base = stack.enter_context(artefact.open("rb"))
         status = os.fstat(base.fileno())
         if (status.st_dev, status.st_ino) in source.files:
             return base, source.container
-    decoded = stack.enter_context(tempfile.TemporaryFile(dir=scratch_folder()))
+    decoded = stack.enter_context(nameless_file())
     write_raw(EditedDisk(source), decoded, report=report)
     return decoded, "raw"
 

@@ -27,7 +27,7 @@ def main() -> None:
     """Print what came of it, with the limit that held."""
     error = lock()
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    limit = "unlimited" if soft == resource.RLIM_INFINITY else "{} KiB".format(soft // 1024)
+    limit = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft // 1024} KiB"
     detail = "{}limit {}, uid {}".format(error + "; " if error else "", limit, os.getuid())
     print(json.dumps({"kind": "locked-memory", "ok": not error, "detail": detail}))
 

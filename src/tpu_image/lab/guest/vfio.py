@@ -46,7 +46,7 @@ BIND_IOMMUFD, ATTACH_PAGE_TABLE = _request(118), _request(119)
 IOAS_ALLOC, IOAS_MAP = _request(0x81), _request(0x85)
 
 
-class Failure(Exception):
+class FailedError(Exception):
     """A step did not do what it should."""
 
 
@@ -62,10 +62,10 @@ class Steps:
         detail: list[str] = []
         try:
             yield detail
-        except (OSError, Failure) as error:
+        except (OSError, FailedError) as error:
             told = getattr(error, "strerror", None) or str(error)
             self._print(name, False, told)
-            raise Failure(name) from error
+            raise FailedError(name) from error
         self._print(name, True, " ".join(detail))
 
     def _print(self, name: str, ok: bool, detail: str) -> None:
@@ -85,7 +85,7 @@ def opened(path: str) -> Iterator[int]:
 
 def use_group(address: str) -> None:
     """Go the whole way through a container and the device's group."""
-    group = os.path.basename(os.readlink("{}/{}/iommu_group".format(DEVICES, address)))
+    group = os.path.basename(os.readlink(f"{DEVICES}/{address}/iommu_group"))
     steps = Steps(address, "group")
     with contextlib.ExitStack() as stack:
         with steps.step("open container"):
@@ -98,7 +98,7 @@ def use_group(address: str) -> None:
                 not _words("II", fcntl.ioctl(descriptor, GROUP_GET_STATUS, struct.pack("II", 8, 0)))[1]
                 & _GROUP_VIABLE
             ):
-                raise Failure("a device of the group has another driver")
+                raise FailedError("a device of the group has another driver")
         with steps.step("SET_CONTAINER"):
             fcntl.ioctl(descriptor, GROUP_SET_CONTAINER, struct.pack("i", container))
         with steps.step("SET_IOMMU"):
@@ -149,7 +149,7 @@ def use_device(steps: Steps, address: str, device: int, map_memory: Callable[[in
         ids = os.pread(device, 4, offset)
         detail.append("{:04x}:{:04x}".format(*_words("HH", ids)))
         if detail[0] != "{}:{}".format(*(_attribute(address, name)[2:] for name in ("vendor", "device"))):
-            raise Failure("the device says {}".format(detail[0]))
+            raise FailedError(f"the device says {detail[0]}")
     with steps.step("MAP_DMA") as detail:
         memory = mmap.mmap(-1, MAPPED)
         memory[:8] = b"\xff" * 8
@@ -157,7 +157,7 @@ def use_device(steps: Steps, address: str, device: int, map_memory: Callable[[in
         detail.append("2 MiB")
     with steps.step("RESET"):
         if not flags & _DEVICE_RESETS:
-            raise Failure("the device has no reset")
+            raise FailedError("the device has no reset")
         fcntl.ioctl(device, DEVICE_RESET)
 
 
@@ -166,14 +166,14 @@ def _words(form: str, data: bytes) -> tuple[int, ...]:
 
 
 def _attribute(address: str, name: str) -> str:
-    with open("{}/{}/{}".format(DEVICES, address, name), encoding="ascii") as file:
+    with open(f"{DEVICES}/{address}/{name}", encoding="ascii") as file:
         return file.read().strip()
 
 
 def character_devices(address: str) -> list[str]:
     """Name the device's own nodes; none before Linux 6.6, or where it is built without them."""
     try:
-        names = sorted(os.listdir("{}/{}/vfio-dev".format(DEVICES, address)))
+        names = sorted(os.listdir(f"{DEVICES}/{address}/vfio-dev"))
     except OSError:
         return []
     return [name for name in names if os.path.exists("/dev/vfio/devices/" + name)]
@@ -185,12 +185,12 @@ def main(addresses: list[str]) -> None:
         uses: list[Callable[[], None]] = [lambda a=address: use_group(a)]  # type: ignore[misc]
         uses += [lambda a=address, n=name: use_character_device(a, n) for name in character_devices(address)]  # type: ignore[misc]
         for use in uses:
-            with contextlib.suppress(Failure):
+            with contextlib.suppress(FailedError):
                 try:
                     use()
                 except OSError as error:  # no group, or the device has gone
                     with Steps(address, "group").step("find group"):
-                        raise Failure(error.strerror or "no IOMMU group") from error
+                        raise FailedError(error.strerror or "no IOMMU group") from error
 
 
 if __name__ == "__main__":
