@@ -22,9 +22,10 @@ def command() -> None:
 @options.debug_option
 def setup(verbose: bool) -> int:
     """Unpack a QEMU that is new enough into the cache folder; takes about a minute, and neither root nor a mount."""
+    from tpu_image.lab import qemu
     from tpu_image.lab import setup as lab_setup
 
-    tell(f"unpacking QEMU of Debian {lab_setup.BACKPORTS} into {lab_setup.private_root()}, about a minute")
+    tell(f"unpacking QEMU of Debian {lab_setup.BACKPORTS} into {qemu.private_root()}, about a minute")
     found = lab_setup.setup(sys.stderr.fileno() if verbose else None)
     emit(f"QEMU {found.version}: {found.root}\n")
     return OK

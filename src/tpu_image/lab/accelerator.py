@@ -50,12 +50,12 @@ def choose(qemu: Qemu, device: str = "/dev/kvm") -> Accelerator:
         return Accelerator("tcg", f"this machine has no {device}")
     if not os.access(device, os.R_OK | os.W_OK):
         return Accelerator("tcg", f"{device} may not be opened by this user")
-    if boots(qemu, "kvm"):
+    if boots(qemu, "kvm", SECONDS):
         return Accelerator("kvm", "a test guest ran with it")
     return Accelerator("tcg", f"{device} is there, but a test guest did not run with it")
 
 
-def boots(qemu: Qemu, accelerator: str, seconds: float = SECONDS) -> bool:
+def boots(qemu: Qemu, accelerator: str, seconds: float) -> bool:
     """Whether a guest's first instructions run with an accelerator."""
     ours, theirs = socket.socketpair()
     with tempfile.NamedTemporaryFile() as disk, ours, theirs:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from tpu_image.lab.metadata.faults import parse_all
 from tpu_image.lab.metadata.server import MetadataServer
 from tpu_image.lab.result import Artefact, BootResult, Emulator, MetadataRequest, Outcome
 from tpu_image.lab.run_folder import run_folder
-from tpu_image.lab.session import Ended, Observer, Session
+from tpu_image.lab.session import Ended, Observer, Progress, Session
 from tpu_image.lab.throwaway import Disk, hashing, nameless_file, sha256_of, throwaway_disk
 from tpu_image.lab.vfio_user.process import Emulation, emulating
 
@@ -129,7 +130,7 @@ def _attempt(
     functions = {function.name: function.identity for function in request.chips.functions()}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(run_folder())
-        disk = stack.enter_context(_disk(request, told))
+        disk = stack.enter_context(_disk(request, observer))
         firmware = _firmware(stack, found, request.firmware)
         tpus = stack.enter_context(emulating(folder, functions))
         parts = Parts(emulator, found, disk, firmware, tpus, folder)
@@ -144,7 +145,8 @@ def _cpus() -> int:
 
 
 @contextlib.contextmanager
-def _disk(request: Request, told: Told) -> Iterator[Disk]:
+def _disk(request: Request, observer: Observer) -> Iterator[Disk]:
+    began = time.monotonic()
     content = payload.Payload(
         request.profile,
         request.run,
@@ -157,7 +159,8 @@ def _disk(request: Request, told: Told) -> Iterator[Disk]:
 
     def report(done: int, total: int, written: int) -> None:
         del written
-        told(f"reading {request.image}: {done >> 20} of {total >> 20} MiB")
+        line = f"{done >> 20} of {total >> 20} MiB"
+        observer(Progress(time.monotonic() - began, "reading the image", line))
 
     with throwaway_disk(request.image, lambda overlay: payload.write(content, overlay), report) as disk:
         yield disk

@@ -18,7 +18,7 @@ STAGES = (
     ("boot loader", re.compile(r"Booting from |BdsDxe: starting|GRUB loading|GNU GRUB")),
     ("kernel", re.compile(r"\] Linux version ")),
     ("initramfs", re.compile(r"Run /init as init process|Loading, please wait")),
-    ("systemd", re.compile(r"systemd\[1\]: (Detected|systemd \d|Hostname set)|^Welcome to (?!GRUB)")),
+    ("systemd", re.compile(r"systemd\[1\]: (Detected|systemd \d|Hostname set)|^Welcome to [^G]")),
     ("login", re.compile(r"\S login: ?$")),
 )
 """What a console shows when a stage begins, in the order in which they come."""

@@ -119,7 +119,7 @@ def enclosed(
             process.kill()
             process.wait()
             raise
-    enclosure = Enclosure(process, *found[:3], connections=found[3:])
+    enclosure = Enclosure(process, found[0], found[1], found[2], found[3:])
     try:
         yield enclosure
     finally:

@@ -85,7 +85,9 @@ class GuestReportBuilder:
             device._replace(steps=tuple(self._steps.get(address, ())))
             for address, device in sorted(self._devices.items())
         )
-        return replace(self.report, devices=devices)
+        took = [task.duration for task in self.report.tasks if task.duration is not None]
+        times = self.report.times._replace(ours=sum(took) if took else None)
+        return replace(self.report, devices=devices, times=times)
 
     def _update(self, **changes: object) -> None:
         self.report = replace(self.report, **changes)  # type: ignore[arg-type]
@@ -121,7 +123,15 @@ class GuestReportBuilder:
         address = message.text("address", 40)
         name = generation.name if generation else ""
         self._devices[address] = Device(
-            address, name, *ids, message.text("driver", 80), message.text("group", 40), nodes
+            address,
+            name,
+            ids[0],
+            ids[1],
+            ids[2],
+            ids[3],
+            message.text("driver", 80),
+            message.text("group", 40),
+            nodes,
         )
 
     def _take_step(self, message: Message) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tpu_image import catalogue
-from tpu_image.catalogue.kernel_cmdline import PARAMETERS
+from tpu_image.catalogue.kernel_parameters import PARAMETERS
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.sections import section
 from tpu_image.lab.result import Device, GuestReport
@@ -137,8 +137,7 @@ def _tasks(self: LabRequirement, boot: Boot) -> Verdict:
     if bad:
         evidence = [Evidence(task.unit, found=f"{task.result}: {task.status}") for task in bad[:_TOLD]]
         return self.failed(f"{bad[0].unit}: {bad[0].result}: {bad[0].status}", *evidence)
-    total = boot.guest.times.total
-    spent = sum(task.duration or 0.0 for task in tasks)
+    total, spent = boot.guest.times.total, boot.guest.times.ours or 0.0
     share = f", {spent / total:.1%} of the boot" if total else ""
     return self.passed(f"{len(tasks)} boot tasks succeeded in {spent:.1f} s{share}")
 

@@ -137,8 +137,7 @@ class BootTimes(NamedTuple):
     Attributes:
         blame: the slowest units first.
         critical_chain: the lines of ``systemd-analyze critical-chain``.
-        ours: seconds by which our units delayed the boot: the part of the boot in which they ran and nothing that
-            waited for them could start.
+        ours: seconds that the boot tasks took, all together; None where there are none.
     """
 
     firmware: float | None = None

@@ -101,7 +101,9 @@ def _base(
             return base, source.container
     decoded = stack.enter_context(nameless_file())
     write_raw(EditedDisk(source), decoded, report=report)
-    return decoded, "raw"
+    decoded.flush()
+    # QEMU takes a descriptor for reading alone only where it was opened so.
+    return stack.enter_context(Path(f"/proc/self/fd/{decoded.fileno()}").open("rb")), "raw"
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ def render(result: BootResult, form: str, *, color: bool = False, quiet: bool = 
         return render_text(result, color=color, quiet=quiet)
     from tpu_image.report import junit, sarif
 
-    return (junit if form == "junit" else sarif).render(report_of(result))
+    return junit.render(report_of(result)) if form == "junit" else sarif.render(report_of(result))
 
 
 def render_text(result: BootResult, *, color: bool = False, quiet: bool = False) -> str:

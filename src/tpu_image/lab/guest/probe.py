@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any, Dict
 
 FOLDER = "/etc/tpu-image-lab"
 USER = "nobody"
@@ -31,6 +32,7 @@ KERNEL_LINES = re.compile(
 )
 LINES_LIMIT = 400
 BLAME_LIMIT = 40
+Settings = Dict[str, Any]
 ATTRIBUTES = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 
 
@@ -104,7 +106,7 @@ def link_name(path: str) -> str:
         return ""
 
 
-def settle(port: Port, settings: dict) -> None:
+def settle(port: Port, settings: Settings) -> None:
     """Wait until the boot has no job left, at most as long as the settings say."""
     began = time.monotonic()
     try:
@@ -123,7 +125,7 @@ def settle(port: Port, settings: dict) -> None:
     )
 
 
-def identify(port: Port, _settings: dict) -> None:
+def identify(port: Port, _settings: Settings) -> None:
     """Say what runs here."""
     release = dict(line.partition("=")[::2] for line in text_of("/etc/os-release").splitlines())
     system = release.get("PRETTY_NAME", "").strip("\"'")
@@ -131,7 +133,7 @@ def identify(port: Port, _settings: dict) -> None:
     port.send("system", kernel=os.uname().release, system=system, command_line=line, user=USER)
 
 
-def addresses(settings: dict) -> list[str]:
+def addresses(settings: Settings) -> list[str]:
     """Find the PCI functions that have the ids of a TPU."""
     found = []
     for address in sorted(os.listdir(DEVICES)):
@@ -141,7 +143,7 @@ def addresses(settings: dict) -> list[str]:
     return found
 
 
-def wait_for_late_device(port: Port, settings: dict) -> None:
+def wait_for_late_device(port: Port, settings: Settings) -> None:
     """Have the host plug a TPU in, where it was asked to, and wait until it shows and its events are handled."""
     if not settings["late_device"]:
         return
@@ -154,7 +156,7 @@ def wait_for_late_device(port: Port, settings: dict) -> None:
     run(["udevadm", "settle", "--timeout=60"])
 
 
-def devices(port: Port, settings: dict) -> None:
+def devices(port: Port, settings: Settings) -> None:
     """Describe every TPU function, then use it as a user."""
     found = addresses(settings)
     for address in found:
@@ -177,7 +179,7 @@ def devices(port: Port, settings: dict) -> None:
             port.send("fault", text="using the devices: " + result.stderr.decode("utf-8", "replace")[-500:])
 
 
-def nodes(path: str, group: str) -> Iterator[dict]:
+def nodes(path: str, group: str) -> Iterator[Dict[str, Any]]:
     """Describe the device nodes of a function."""
     found = ["/dev/vfio/" + group, "/dev/vfio/noiommu-" + group] if group else []
     found += [
@@ -189,7 +191,7 @@ def nodes(path: str, group: str) -> Iterator[dict]:
             yield {"path": name, "mode": status.st_mode & 0o7777, "uid": status.st_uid, "gid": status.st_gid}
 
 
-def tasks(port: Port, _settings: dict) -> None:
+def tasks(port: Port, _settings: Settings) -> None:
     """Tell how our units fared, and when each function was bound."""
     names = ["Id", "ActiveState", "Result", "StatusText", "LoadState", "ExecMainStatus"]
     times = [
@@ -231,7 +233,7 @@ def last_line(unit: str) -> str:
     return said[-1] if said else ""
 
 
-def properties(units: list[str], names: list[str]) -> Iterator[dict]:
+def properties(units: list[str], names: list[str]) -> Iterator[Dict[str, Any]]:
     """Yield properties of units, by systemctl(1) show."""
     command = ["systemctl", "show", "--all", "--property=" + ",".join(names), "--", *units]
     for block in run(command).stdout.decode("utf-8", "replace").split("\n\n"):
@@ -246,7 +248,7 @@ def seconds(values: dict, name: str) -> float | None:
     return int(text) / 1e6 if text.isdecimal() and int(text) else None
 
 
-def boot_times(port: Port, _settings: dict) -> None:
+def boot_times(port: Port, _settings: Settings) -> None:
     """Tell how long each phase and each unit took: from what systemd-analyze itself works with."""
     stamps = ["Firmware", "Loader", "InitRD", "Userspace", "Finish"]
     manager = next(properties([], [name + "TimestampMonotonic" for name in stamps]), {})
@@ -268,7 +270,7 @@ def duration(text: str) -> float:
     return 0.0
 
 
-def failed_units(port: Port, _settings: dict) -> None:
+def failed_units(port: Port, _settings: Settings) -> None:
     """Name the units that failed."""
     listed = run(["systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager"]).stdout
     port.send(
@@ -277,10 +279,10 @@ def failed_units(port: Port, _settings: dict) -> None:
     )
 
 
-def kernel_log(port: Port, _settings: dict) -> None:
+def kernel_log(port: Port, _settings: Settings) -> None:
     """Send the lines of the kernel's log that may be about our parameters and devices."""
     descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-    lines = []
+    lines: list[str] = []
     while len(lines) < LINES_LIMIT:
         try:
             record = os.read(descriptor, 8192).decode("utf-8", "replace")
@@ -297,7 +299,7 @@ def kernel_log(port: Port, _settings: dict) -> None:
     port.send("kernel-log", lines=lines)
 
 
-def locked_memory(port: Port, _settings: dict) -> None:
+def locked_memory(port: Port, _settings: Settings) -> None:
     """Have a login of a user, a service of that user and root each lock memory."""
     command = own("locked_memory.py")
     service = [
@@ -318,7 +320,7 @@ def locked_memory(port: Port, _settings: dict) -> None:
         port.send(**dict(json.loads(lines[-1].decode()), who=who))
 
 
-def check(port: Port, settings: dict) -> None:
+def check(port: Port, settings: Settings) -> None:
     """Run the checker as a user, and as root where that leaves something open."""
     command = own("tpu-image.pyz", "/", *settings["checker"])
     for who, start in (("user", as_user), ("root", run)):
@@ -335,7 +337,7 @@ def check(port: Port, settings: dict) -> None:
             break
 
 
-def commands(port: Port, settings: dict) -> None:
+def commands(port: Port, settings: Settings) -> None:
     """Run the user's own commands as root, each in a shell."""
     for command in settings["run"]:
         began = time.monotonic()
@@ -357,7 +359,7 @@ def commands(port: Port, settings: dict) -> None:
         port.send("run", command=command, status=status, output=told, seconds=took)
 
 
-STEPS: tuple[tuple[str, Callable[[Port, dict], None]], ...] = (
+STEPS: tuple[tuple[str, Callable[[Port, Settings], None]], ...] = (
     ("identify", identify),
     ("wait for the boot to settle", settle),
     ("wait for a late device", wait_for_late_device),

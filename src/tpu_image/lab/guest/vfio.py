@@ -104,7 +104,8 @@ def use_group(address: str) -> None:
         with steps.step("SET_IOMMU"):
             fcntl.ioctl(container, SET_IOMMU, _TYPE1V2)
         with steps.step("GET_DEVICE_FD"):
-            device = fcntl.ioctl(descriptor, GROUP_GET_DEVICE_FD, address.encode() + b"\0")
+            # Only with a buffer that may be changed is the answer the system call's own: the descriptor.
+            device = fcntl.ioctl(descriptor, GROUP_GET_DEVICE_FD, bytearray(address.encode() + b"\0"), True)
             stack.callback(os.close, device)
         use_device(steps, address, device, lambda at: map_type1(container, at))
 
