@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -132,7 +133,7 @@ def test_the_observer_is_never_left_alone_for_a_second() -> None:
     session, seen = Session(3), list[Progress]()
     with guest(session, STAY) as process:
         session.watch(process, seen.append)
-    gaps = [after.seconds - before.seconds for before, after in zip(seen, seen[1:], strict=False)]
+    gaps = [after.seconds - before.seconds for before, after in pairwise(seen)]
     assert len(gaps) > 4
     assert max(gaps) < 1
 

@@ -10,13 +10,15 @@ from tpu_image.lab import qemu
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.setup import command, setup
 
-MMDEBSTRAP = """#!/bin/sh
+MMDEBSTRAP = r"""#!/bin/sh
 for word; do case $word in */qemu-new-*) root=$word ;; esac; done
 mkdir -p "$root/usr/bin" "$root/usr/lib64"
 echo called >> "$CALLS"
 touch "$root/usr/bin/qemu-system-x86_64"
-printf '#!/bin/sh\\ncase "$*" in *--version*) echo "QEMU emulator version %s" ;; *) echo "vfio-user-pci options:" ;; esac\\n' "$VERSION" \\
-    > "$root/usr/lib64/ld-linux-x86-64.so.2"
+cat > "$root/usr/lib64/ld-linux-x86-64.so.2" << END
+#!/bin/sh
+case "\$*" in *--version*) echo "QEMU emulator version $VERSION" ;; *) echo "vfio-user-pci options:" ;; esac
+END
 chmod +x "$root/usr/lib64/ld-linux-x86-64.so.2"
 exit "$STATUS"
 """

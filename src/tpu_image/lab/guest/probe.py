@@ -242,7 +242,7 @@ def properties(units: list[str], names: list[str]) -> Iterator[Dict[str, Any]]:
             yield values
 
 
-def seconds(values: dict, name: str) -> float | None:
+def seconds(values: Dict[str, str], name: str) -> float | None:
     """Give a timestamp of the monotonic clock in seconds; None where it is not set."""
     text = values.get(name, "")
     return int(text) / 1e6 if text.isdecimal() and int(text) else None
