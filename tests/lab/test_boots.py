@@ -48,8 +48,7 @@ def test_a_built_image_passes_with_chips_of_three_generations_one_of_them_late(
     assert all(device.steps[-1].name == "RESET" and device.steps[-1].ok for device in devices)
     modes = [line.split()[0] for line in output(result).splitlines()]
     assert modes == ["600"] * 8 + ["666"] * 8
-    assert result.guest.times.ours is not None
-    assert result.guest.times.ours < 0.03 * result.guest.times.total
+    assert 0 < (result.guest.times.ours or 0) < 0.03 * result.guest.times.total
 
 
 def test_a_built_image_boots_by_uefi_and_takes_hostile_metadata_for_text(boot: Boot, built: Path) -> None:

@@ -141,7 +141,8 @@ def _attempt(
 
 
 def _cpus() -> int:
-    return min(CPUS_LIMIT, len(os.sched_getaffinity(0)))
+    """One processor is left to QEMU's own work: with idle=poll, which TPUs want, a guest's never rest."""
+    return max(1, min(CPUS_LIMIT, len(os.sched_getaffinity(0)) - 1))
 
 
 @contextlib.contextmanager

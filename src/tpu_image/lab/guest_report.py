@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tpu_image.catalogue import hardware
@@ -85,8 +85,7 @@ class GuestReportBuilder:
             device._replace(steps=tuple(self._steps.get(address, ())))
             for address, device in sorted(self._devices.items())
         )
-        took = [task.duration for task in self.report.tasks if task.duration is not None]
-        times = self.report.times._replace(ours=sum(took) if took else None)
+        times = self.report.times._replace(ours=cost_of(self.report.tasks))
         return replace(self.report, devices=devices, times=times)
 
     def _update(self, **changes: object) -> None:
@@ -153,6 +152,7 @@ class GuestReportBuilder:
             message.text("status"),
             message.number_or_none("started"),
             message.number_or_none("finished"),
+            message.number_or_none("cpu"),
         )
         self._update(tasks=(*self.report.tasks, task)[:COUNT_LIMIT])
 
@@ -190,6 +190,22 @@ class GuestReportBuilder:
             verdict_of(each) for each in message.inner("document").objects("verdicts", VERDICTS_LIMIT)
         ]
         self.verdicts[message.text("who", 20)] = {verdict.requirement: verdict for verdict in verdicts}
+
+
+def cost_of(tasks: Sequence[BootTask]) -> float | None:
+    """Give what tasks cost the boot, as :attr:`BootTimes.ours` has it."""
+    if not tasks:
+        return None
+    spans = sorted(
+        (task.started, task.finished)
+        for task in tasks
+        if task.cpu is None and task.started is not None and task.finished is not None
+    )
+    cost, reached = sum(task.cpu or 0.0 for task in tasks), 0.0
+    for started, finished in spans:
+        cost += max(0.0, finished - max(started, reached))
+        reached = max(reached, finished)
+    return cost
 
 
 def verdict_of(message: Message) -> Verdict:

@@ -86,6 +86,7 @@ def _guest() -> dict[str, Any]:
                         "status": TEXT,
                         "started": MAYBE_SECONDS,
                         "finished": MAYBE_SECONDS,
+                        "cpu": MAYBE_SECONDS,
                     }
                 )
             ),

@@ -12,6 +12,7 @@ from tpu_image.catalogue.requirement import Status
 from tpu_image.lab import guest_report, messages
 from tpu_image.lab.guest_report import COUNT_LIMIT, FAULTS_LIMIT, GuestReportBuilder
 from tpu_image.lab.messages import TEXT_LIMIT, GuestError, Message, Reader
+from tpu_image.lab.result import BootTask
 
 DEVICE = {
     "kind": "device",
@@ -171,6 +172,14 @@ def test_no_message_breaks_the_report(said: list[tuple[str, dict[str, Any], dict
 def test_no_bytes_break_the_reader(data: bytes) -> None:
     for each in Reader().feed(data + b"\n"):
         assert isinstance(each, (Message, GuestError))
+
+
+def test_bindings_beside_one_another_cost_the_boot_their_time_once() -> None:
+    spans = ((10.0, 12.0), (11.0, 13.0), (20.0, 21.0))
+    bindings = [BootTask("binding", "active", "success", "", *span) for span in spans]
+    unit = BootTask("x.service", "active", "success", "", 15.0, 40.0, cpu=0.5)
+    assert guest_report.cost_of([unit, *bindings]) == 4.5
+    assert guest_report.cost_of([]) is None
 
 
 def test_the_phases_are_those_of_systemd_analyze() -> None:

@@ -31,6 +31,8 @@ KERNEL_LINES = re.compile(
     r"cannot parse|ignored|[Mm]alformed|nknown kernel command|vfio|iommu|IOMMU|DMAR|hugepage"
 )
 LINES_LIMIT = 400
+ANALYSIS_SECONDS = 300.0
+"""How long systemd-analyze may take: it asks for every unit by itself."""
 BLAME_LIMIT = 40
 Settings = Dict[str, Any]
 ATTRIBUTES = ("vendor", "device", "subsystem_vendor", "subsystem_device")
@@ -193,7 +195,7 @@ def nodes(path: str, group: str) -> Iterator[Dict[str, Any]]:
 
 def tasks(port: Port, _settings: Settings) -> None:
     """Tell how our units fared, and when each function was bound."""
-    names = ["Id", "ActiveState", "Result", "StatusText", "LoadState", "ExecMainStatus"]
+    names = ["Id", "ActiveState", "Result", "StatusText", "LoadState", "CPUUsageNSec"]
     times = [
         "InactiveExitTimestampMonotonic",
         "ExecMainExitTimestampMonotonic",
@@ -201,17 +203,16 @@ def tasks(port: Port, _settings: Settings) -> None:
     ]
     for unit in properties(["tpu-image-*"], names + times):
         if unit.get("LoadState") == "loaded":
-            ended = seconds(unit, "ExecMainExitTimestampMonotonic") or seconds(
-                unit, "ActiveEnterTimestampMonotonic"
-            )
+            used = unit.get("CPUUsageNSec", "")
             port.send(
                 "task",
                 unit=unit["Id"],
                 state=unit.get("ActiveState", ""),
                 result=unit.get("Result", ""),
                 status=unit.get("StatusText", "") or last_line(unit["Id"]),
-                started=seconds(unit, "InactiveExitTimestampMonotonic"),
-                finished=ended,
+                started=seconds(unit, times[0]),
+                finished=seconds(unit, times[1]) or seconds(unit, times[2]),
+                cpu=int(used) / 1e9 if used.isdecimal() and int(used) < 1 << 62 else 0.0,
             )
     offset = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
     for group in sorted(os.listdir(MARKS)) if os.path.isdir(MARKS) else ():
@@ -220,17 +221,21 @@ def tasks(port: Port, _settings: Settings) -> None:
             began, ended = os.lstat(mark).st_mtime - offset, os.stat(node).st_ctime - offset
             name = "binding of " + link_name(mark)
             port.send(
-                "task", unit=name, state="active", result="success", status="", started=began, finished=ended
+                "task",
+                unit=name,
+                state="active",
+                result="success",
+                status="",
+                started=began,
+                finished=ended,
+                cpu=None,
             )
 
 
 def last_line(unit: str) -> str:
-    """Give the last line that a unit's programs wrote."""
-    lines = run(["journalctl", "--unit", unit, "--boot", "--output=cat", "--lines=40", "--no-pager"]).stdout
-    said = [
-        line for line in lines.decode("utf-8", "replace").splitlines() if line and not line.startswith(unit)
-    ]
-    return said[-1] if said else ""
+    """Give the last line that a unit's own processes wrote."""
+    command = ["journalctl", "--boot", "--output=cat", "--lines=1", "--no-pager", "_SYSTEMD_UNIT=" + unit]
+    return run(command).stdout.decode("utf-8", "replace").strip()
 
 
 def properties(units: list[str], names: list[str]) -> Iterator[Dict[str, Any]]:
@@ -249,17 +254,23 @@ def seconds(values: Dict[str, str], name: str) -> float | None:
 
 
 def boot_times(port: Port, _settings: Settings) -> None:
-    """Tell how long each phase and each unit took: from what systemd-analyze itself works with."""
+    """Tell when each phase began: from what systemd-analyze itself works with."""
     stamps = ["Firmware", "Loader", "InitRD", "Userspace", "Finish"]
     manager = next(properties([], [name + "TimestampMonotonic" for name in stamps]), {})
     at = {name: seconds(manager, name + "TimestampMonotonic") for name in stamps}
     port.send("times", **{name.lower(): value for name, value in at.items()})
-    listed = run(["systemd-analyze", "blame", "--no-pager"]).stdout.decode("utf-8", "replace").splitlines()
-    for line in listed[:BLAME_LIMIT]:
+
+
+def slow_units(port: Port, _settings: Settings) -> None:
+    """Tell which units took longest, and which chain of them the boot waited for."""
+    listed = run(["systemd-analyze", "blame", "--no-pager"], ANALYSIS_SECONDS).stdout.decode(
+        "utf-8", "replace"
+    )
+    for line in listed.splitlines()[:BLAME_LIMIT]:
         took, _, unit = line.strip().rpartition(" ")
         port.send("blame", unit=unit, seconds=sum(map(duration, took.split())))
-    chain = run(["systemd-analyze", "critical-chain", "--no-pager"]).stdout.decode("utf-8", "replace")
-    port.send("critical-chain", lines=chain.splitlines()[:60])
+    chain = run(["systemd-analyze", "critical-chain", "--no-pager"], ANALYSIS_SECONDS).stdout
+    port.send("critical-chain", lines=chain.decode("utf-8", "replace").splitlines()[:60])
 
 
 def duration(text: str) -> float:
@@ -293,7 +304,8 @@ def kernel_log(port: Port, _settings: Settings) -> None:
         head, _, text = record.partition(";")
         message = text.partition("\n")[0]
         # Facility 0 is the kernel's own (kmsg in Documentation/ABI/testing); systemd writes there too.
-        if int(head.partition(",")[0]) < 8 and KERNEL_LINES.search(message):
+        is_kernels = int(head.partition(",")[0]) < 8 and "ommand line: " not in message
+        if is_kernels and KERNEL_LINES.search(message):
             lines.append(message)
     os.close(descriptor)
     port.send("kernel-log", lines=lines)
@@ -368,6 +380,7 @@ STEPS: tuple[tuple[str, Callable[[Port, Settings], None]], ...] = (
     ("run the checker", check),
     ("boot tasks", tasks),
     ("boot times", boot_times),
+    ("slow units", slow_units),
     ("failed units", failed_units),
     ("kernel log", kernel_log),
     ("commands", commands),
