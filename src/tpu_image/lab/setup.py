@@ -69,7 +69,7 @@ def command(root: Path, preferences: Path) -> list[str]:
     keyring = [f"--keyring={KEYRING}"] if KEYRING.is_file() else []
     return [
         "mmdebstrap",
-        "--mode=root" if os.geteuid() == 0 else "--mode=unshare",
+        "--mode=root" if os.geteuid() == 0 else "--mode=chrootless",
         "--format=directory",
         "--variant=extract",
         "--architectures=amd64",
