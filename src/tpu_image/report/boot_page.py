@@ -127,7 +127,11 @@ def _slowest(guest: GuestReport) -> str:
     ]
     drawn = plot(spans, "Slowest units")
     caption = "Time that units took to start, the slowest first; they run at the same time as others."
-    figure = f"<figure>{drawn}<figcaption>{text(caption)}</figcaption></figure>" if drawn else ""
+    figure = (
+        f"<h3>Slowest units</h3><figure>{drawn}<figcaption>{text(caption)}</figcaption></figure>"
+        if drawn
+        else ""
+    )
     chain = "\n".join(guest.times.critical_chain)
     return figure + (folded("Critical chain", elements.lines(chain)) if chain else "")
 
@@ -157,11 +161,9 @@ def _devices(devices: Sequence[Device]) -> str:
     columns = ("Address", "TPU", "Ids", "Driver", "IOMMU group", "Nodes", "VFIO API, as a user")
     rows = [
         (
-            code(device.address),
+            code(device.address, whole=True),
             text(device.generation) or status("unknown", "no TPU"),
-            code(
-                f"{device.vendor:04x}:{device.device:04x} {device.subsystem_vendor:04x}:{device.subsystem_device:04x}"
-            ),
+            f"{_ids(device.vendor, device.device)} {_ids(device.subsystem_vendor, device.subsystem_device)}",
             text(device.driver) or status("fail", "none"),
             text(device.group) or status("fail", "none"),
             bullets(f"{code(node.path)} {node.mode:04o} {node.uid}:{node.gid}" for node in device.nodes)
@@ -171,6 +173,10 @@ def _devices(devices: Sequence[Device]) -> str:
         for device in devices
     ]
     return elements.table(columns, rows) if rows else ""
+
+
+def _ids(vendor: int, device: int) -> str:
+    return code(f"{vendor:04x}:{device:04x}", whole=True)
 
 
 def _api(steps: Sequence[ApiStep]) -> str:
@@ -187,7 +193,7 @@ def _interface(name: str, steps: Sequence[ApiStep]) -> str:
     else:
         head = status("fail", f"{name}: {wrong.name}: {wrong.detail}")
     calls = (f"{status('pass' if step.ok else 'fail', step.name)} {code(step.detail)}" for step in steps)
-    return f"<div>{head}{folded('calls', bullets(calls))}</div>"
+    return folded(head, bullets(calls))
 
 
 def _locked_memory(guest: GuestReport) -> str:

@@ -16,6 +16,9 @@ _LINE_LIMIT = 2000
 _LINES_LIMIT = 5000
 """Characters of a line and lines of a text that a page shows; of a longer text the end."""
 
+_WHOLE_LIMIT = 24
+"""Characters that fit on the line of a telephone."""
+
 _CONTROL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 """ECMA-48, 5.4: what colours a console's text and moves its cursor."""
 
@@ -27,14 +30,15 @@ def text(words: object) -> str:
     return html.escape(printable(str(words)))
 
 
-def code(words: object) -> str:
-    """Show a path, a value or a command."""
-    return f"<code>{text(words)}</code>" if words != "" else ""
+def code(words: object, *, whole: bool = False) -> str:
+    """Show a path, a value or a command; ``whole``: never broken over two lines, unless it is long."""
+    kept = ' class="whole"' if whole and len(str(words)) <= _WHOLE_LIMIT else ""
+    return f"<code{kept}>{text(words)}</code>" if words != "" else ""
 
 
 def status(word: str, shown: str = "") -> str:
     """Show a status as a sign, a word and a colour; ``shown`` is another word for it."""
-    return f'<span class="status {word}">{_MARKS[word]} {text(shown or word)}</span>'
+    return f'<span class="status {word}">{_MARKS[word]}&nbsp;{text(shown or word)}</span>'
 
 
 def lines(words: str) -> str:
@@ -71,20 +75,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Seq
         rows: as many cells as columns in each.
         numbers: columns that hold numbers, from 0.
     """
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in columns)
+    head = "".join(
+        f'<th scope="col"{_number(place, numbers)}>{text(name)}</th>' for place, name in enumerate(columns)
+    )
     body = "".join(f"<tr>{''.join(_cells(columns, row, numbers))}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _cells(columns: Sequence[str], row: Sequence[str], numbers: Sequence[int]) -> Iterable[str]:
     for place, (name, cell) in enumerate(zip(columns, row, strict=True)):
-        number = ' class="number"' if place in numbers else ""
-        yield f'<td{number} data-label="{text(name)}">{cell}</td>'
+        yield f'<td{_number(place, numbers)} data-label="{text(name)}">{cell}</td>'
+
+
+def _number(place: int, numbers: Sequence[int]) -> str:
+    return ' class="number"' if place in numbers else ""
 
 
 def folded(summary: str, inside: str, *, opened: bool = False) -> str:
-    """Put HTML behind a line that opens it."""
-    return f"<details{' open' if opened else ''}><summary>{text(summary)}</summary>{inside}</details>"
+    """Put HTML behind a line, HTML too, that opens it."""
+    return f"<details{' open' if opened else ''}><summary>{summary}</summary>{inside}</details>"
 
 
 def section(title: str, *inside: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tpu_image.catalogue.requirement import Evidence, Requirement, Status, Verdict
-from tpu_image.catalogue.sections import by_section
 from tpu_image.report import elements
 from tpu_image.report.elements import bullets, code, text
 from tpu_image.report.model import Report
@@ -47,13 +46,11 @@ def counted(verdicts: Iterable[Verdict]) -> str:
 
 
 def verdicts(found: Sequence[Verdict], requirements: Sequence[Requirement]) -> str:
-    """Show verdicts: first those that need attention with all behind them, then every one by section."""
+    """Show verdicts: first those that need attention with all behind them, then every one in a line."""
     titles = {requirement.id: requirement.title for requirement in requirements}
     attention = [verdict for status in _ATTENTION for verdict in found if verdict.status is status]
     first = "".join(_in_full(verdict, titles) for verdict in attention)
-    groups = by_section(found, lambda verdict: verdict.requirement)
-    every = "".join(f"<h3>{text(name)}</h3>{_listed(group)}" for name, group in groups.items())
-    return elements.section("What needs attention", first) + elements.section("Verdicts", every)
+    return elements.section("What needs attention", first) + elements.section("Verdicts", _listed(found))
 
 
 def _in_full(verdict: Verdict, titles: dict[str, str]) -> str:
@@ -63,12 +60,12 @@ def _in_full(verdict: Verdict, titles: dict[str, str]) -> str:
     return f"{heading}<p>{text(verdict.message)}</p>{bullets(map(_evidence, verdict.evidence))}{remedy}"
 
 
-def _listed(group: Sequence[Verdict]) -> str:
+def _listed(found: Sequence[Verdict]) -> str:
     rows = [
         (elements.status(verdict.status.value), code(verdict.requirement), text(verdict.message))
-        for verdict in group
+        for verdict in found
     ]
-    return elements.table(("Status", "Requirement", "Finding"), rows)
+    return elements.table(("Status", "Requirement", "Finding"), rows) if rows else ""
 
 
 def _evidence(evidence: Evidence) -> str:

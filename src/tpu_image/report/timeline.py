@@ -59,8 +59,9 @@ def _scale(longest: float) -> tuple[float, float]:
 
 
 def _label(span: Span) -> str:
-    ours = " (ours)" if span.ours else ""
-    return f"{span.label}{ours}: {seconds(span.end - span.start)}"
+    """The duration comes first: on a narrow page the end of a long name is cut off."""
+    ours = "ours: " if span.ours else ""
+    return f"{seconds(span.end - span.start)} {ours}{span.label}"
 
 
 def _row(span: Span, top: int, last: float) -> str:

@@ -16,8 +16,8 @@ from tpu_image.report.model import Report
 from tpu_image.report.timeline import Span, plot
 
 VOID = {"meta", "br", "line", "rect", "input"}
-ALLOWED = set(
-    [
+ALLOWED = {
+    *(
         "html",
         "head",
         "meta",
@@ -33,6 +33,8 @@ ALLOWED = set(
         "strong",
         "code",
         "pre",
+    ),
+    *(
         "dl",
         "dt",
         "dd",
@@ -47,14 +49,9 @@ ALLOWED = set(
         "details",
         "summary",
         "section",
-        "figure",
-        "figcaption",
-        "svg",
-        "text",
-        "rect",
-        "line",
-    ]
-)
+    ),
+    *("figure", "figcaption", "svg", "text", "rect", "line"),
+}
 
 
 class Page(HTMLParser):
@@ -125,11 +122,11 @@ PASSED = (
     "QEMU 11.1.3, TCG: /dev/kvm does not boot a guest",
     "976,872,557 bytes",
     "✓ unchanged",
-    "host: kernel: 10.3 s",
-    "guest: userspace: 52.7 s",
-    "tpu-image-environment.service (ours): 0.61 s",
+    "10.3 s host: kernel",
+    "52.7 s guest: userspace",
+    "0.61 s ours: tpu-image-environment.service",
     "Our units held the boot up for 0.62 s, 0.9 % of it.",
-    "cloud-init.service: 21.4 s",
+    "21.4 s cloud-init.service",
     "0000:00:0b.0 v6e 1ae0:006f 1ae0:00d1 vfio-pci 7 /dev/vfio/7 0666 0:0",
     "✓ group: 7 calls did what they should",
     "✓ cdev: 2 calls did what they should",
