@@ -44,7 +44,7 @@ VISIBLE = {
     "good": [
         "passed",
         "4 functions of 4 v6e chips are bound to vfio-pci",
-        "group: 7 calls did what they should",
+        "group: 7 of 7 calls succeed",
     ],
     "bad": ["not passed", "the kernel rejected transparent_hugepage", "Kernel panic - not syncing"],
     "hostile": ["not passed", "<script>document.title='run'</script>"],

@@ -189,7 +189,7 @@ def _api(steps: Sequence[ApiStep]) -> str:
 def _interface(name: str, steps: Sequence[ApiStep]) -> str:
     wrong = next((step for step in steps if not step.ok), None)
     if wrong is None:
-        head = status("pass", f"{name}: {len(steps)} calls did what they should")
+        head = status("pass", f"{name}: {len(steps)} of {len(steps)} calls succeed")
     else:
         head = status("fail", f"{name}: {wrong.name}: {wrong.detail}")
     calls = (f"{status('pass' if step.ok else 'fail', step.name)} {code(step.detail)}" for step in steps)
