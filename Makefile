@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 # Python's venv; tools that make a root; tools that the tests hold our claims against.
 PACKAGES := python3-venv \
 	mmdebstrap debian-archive-keyring \
-	bash cloud-init dash e2fsprogs iproute2 libpam-modules patch shellcheck strace systemd systemd-container udev umockdev util-linux \
+	bash bind9-dnsutils chromium cloud-init curl dash e2fsprogs iproute2 libpam-modules patch shellcheck strace systemd systemd-container udev umockdev util-linux \
 	btrfs-progs cryptsetup-bin dosfstools erofs-utils exfatprogs f2fs-tools fdisk gdisk libarchive-tools mtools ntfs-3g \
 	qemu-utils squashfs-tools xfsprogs xorriso
 

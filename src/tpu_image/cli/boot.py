@@ -51,6 +51,7 @@ def _fault(word: str) -> str:
         "tpu-image boot tpu.tar.gz --tpu v6e:4 --no-agent",
         "tpu-image boot tpu.raw --machine tpu7x-standard-4t --firmware uefi",
         "tpu-image boot tpu.tar.gz --run 'systemctl --failed' --format json -o boot.json",
+        "tpu-image boot tpu.tar.gz --html boot.html",
         "tpu-image boot tpu.tar.gz --fault metadata=down:30s",
         "tpu-image boot tpu.tar.gz --shell     Ctrl-] ends it",
     ),
@@ -115,6 +116,12 @@ def _fault(word: str) -> str:
     help="How the result is written.",
 )
 @options.output_option
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the result as an HTML page with the boot's timeline.",
+)
 @options.quiet_option
 @options.color_option
 @options.debug_option
@@ -133,6 +140,7 @@ def command(
     profile: Profile,
     form: str,
     output: Path | None,
+    html: Path | None,
     quiet: bool,
     color: str,
 ) -> int:
@@ -158,6 +166,8 @@ def command(
     with progress(quiet=quiet or shell) as (observer, told):
         result = boot(request, observer, told)
     colored = wants_color(color) and output is None
+    if html is not None:
+        emit(render(result, "html"), html)
     emit(render(result, form, color=colored, quiet=quiet), output)
     return status(result)
 

@@ -37,6 +37,10 @@ def render(result: BootResult, form: str, *, color: bool = False, quiet: bool = 
         return dump(document(result))
     if form == "text":
         return render_text(result, color=color, quiet=quiet)
+    if form == "html":
+        from tpu_image.report import boot_page
+
+        return boot_page.render(result, judgement.requirements())
     from tpu_image.report import junit, sarif
 
     return junit.render(report_of(result)) if form == "junit" else sarif.render(report_of(result))

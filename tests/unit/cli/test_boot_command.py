@@ -122,5 +122,11 @@ def test_the_result_goes_into_a_file(run: Run, lab: Lab, image: Path, tmp_path: 
     assert json.loads((tmp_path / "boot.json").read_text())["schema"] == "tpu-image/boot/1"
 
 
+def test_a_page_is_written_beside_the_result(run: Run, lab: Lab, image: Path, tmp_path: Path) -> None:
+    done = run("boot", image, "--html", tmp_path / "boot.html")
+    assert done.out.endswith("ok: 1 pass\n")
+    assert (tmp_path / "boot.html").read_text().startswith("<!DOCTYPE html>")
+
+
 def test_the_schema_is_published(run: Run) -> None:
     assert json.loads(run("schema", "boot").out)["$id"] == "urn:tpu-image:boot:1"

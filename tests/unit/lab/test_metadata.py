@@ -324,6 +324,36 @@ def test_more_connections_than_the_limit_are_turned_away_and_the_rest_served(ser
     raise AssertionError("nobody is served any more")
 
 
+targets = st.text(st.sampled_from("/?&=#%;:.[]@+v1 alt\xe9"), max_size=40).map("/{}".format) | st.builds(
+    lambda path, query: f"{V1}{path}?{query}",
+    st.sampled_from(
+        ["", "instance/", "instance/name", "instance/attributes/%2e%2e", "project//", "instance/tags"]
+    ),
+    st.lists(
+        st.sampled_from(
+            [
+                "alt=json",
+                "alt=x",
+                "recursive=true",
+                "recursive",
+                "last_etag=1",
+                "timeout_sec=\xb2",
+                "%",
+                "a=%ff",
+            ]
+        )
+    ).map("&".join),
+)
+
+
+@settings(max_examples=80)
+@given(targets)
+def test_any_target_has_an_answer(shared: MetadataServer, target: str) -> None:
+    with socket.create_connection(("127.0.0.1", shared.server_port), timeout=20) as connection:
+        connection.sendall(f"GET {target} HTTP/1.1\r\nMetadata-Flavor: Google\r\n\r\n".encode("latin-1"))
+        assert connection.recv(12)[9:] in (b"200", b"301", b"400", b"404")
+
+
 values = st.text(max_size=30)
 trees = st.recursive(
     values | st.integers() | st.builds(nodes.Lines, st.lists(values, max_size=3).map(tuple)),

@@ -61,6 +61,12 @@ def _drip(handler: BaseHTTPRequestHandler, stopping: Event) -> None:
         handler.wfile.write(b"x")
 
 
+def _drip_headers(handler: BaseHTTPRequestHandler, stopping: Event) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+    while not stopping.wait(_DRIP_SECONDS):
+        handler.wfile.write(b"x")
+
+
 def _flood(handler: BaseHTTPRequestHandler, stopping: Event) -> None:
     _begin(handler, None)
     while not stopping.is_set():
@@ -80,6 +86,7 @@ BROKEN: Mapping[str, Callable[[BaseHTTPRequestHandler, Event], None]] = {
     "down": _reset,
     "hang": _hang,
     "drip": _drip,
+    "drip-headers": _drip_headers,
     "flood": _flood,
     "truncated": _truncated,
     "garbage": _garbage,

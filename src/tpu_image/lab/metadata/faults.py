@@ -19,6 +19,7 @@ MEANINGS: dict[str, str] = {
     "hang": "the request is taken and never answered",
     "slow": "every answer comes late",
     "drip": "the answer comes a byte at a time and never ends",
+    "drip-headers": "a header comes a byte at a time and never ends",
     "flood": "the answer never ends",
     "truncated": "the answer is shorter than announced",
     "503": "503 Service Unavailable",

@@ -1,7 +1,8 @@
 """The machine that the emulated metadata server speaks of: its tree, with the keys that guests ask for.
 
 Keys: the page "Predefined metadata keys" of Compute Engine. Who asks: cloud-init (id, zone, hostname, attributes;
-zone, hostname, attributes), the guest agent (everything at once, recursively), client libraries (project, service account).
+``sources/DataSourceGCE.py``), the guest agent (everything at once, recursively), client libraries (project, service
+account).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, cast
 
 import tpu_image
+from tpu_image.lab.errors import LabError
 from tpu_image.lab.vfio_user.config_space import Identity
 from tpu_image.lab.vfio_user.function import Statistics
 
@@ -24,8 +25,8 @@ _SOCKET_PATH_LIMIT = 107
 """Bytes of a Unix socket's path (``sun_path`` in unix(7), less the final NUL)."""
 
 
-class EmulationError(Exception):
-    """The emulated TPUs cannot be started, or are gone; the message is one line."""
+class EmulationError(LabError):
+    """The emulated TPUs cannot be started, or are gone."""
 
 
 class Emulation:
@@ -93,7 +94,7 @@ class Emulation:
             what = f"ended with status {self._process.wait(1)}"
         except subprocess.TimeoutExpired:
             what = "does not answer"
-        return EmulationError(f"{self._folder}: the server of the emulated TPUs {what}")
+        return EmulationError(f"{self._folder}: the server of the emulated TPUs {what}", "run it again")
 
 
 @contextmanager
@@ -107,7 +108,8 @@ def emulating(folder: Path, functions: Mapping[str, Identity]) -> Iterator[Emula
         path = folder / f"{name}.sock"
         if len(os.fsencode(path)) > _SOCKET_PATH_LIMIT:
             raise EmulationError(
-                f"{path}: longer than the {_SOCKET_PATH_LIMIT} bytes of a socket's path; set TMPDIR to a shorter one"
+                f"{path}: longer than the {_SOCKET_PATH_LIMIT} bytes of a socket's path",
+                "set TMPDIR to a shorter one",
             )
     specifications = [f"{name}={':'.join(f'{part:04x}' for part in ids)}" for name, ids in functions.items()]
     process = subprocess.Popen(
