@@ -58,13 +58,13 @@ def choose(qemu: Qemu, device: str = "/dev/kvm") -> Accelerator:
 def boots(qemu: Qemu, accelerator: str, seconds: float) -> bool:
     """Whether a guest's first instructions run with an accelerator."""
     ours, theirs = socket.socketpair()
-    with tempfile.NamedTemporaryFile() as disk, ours, theirs:
+    with tempfile.TemporaryFile() as disk, ours, theirs:
         disk.write(boot_sector().ljust(_DISK_SIZE, b"\0"))
         disk.flush()
         process = subprocess.Popen(
-            [*DIES_WITH_US, *qemu.command, *_arguments(accelerator, disk.name, theirs.fileno())],
+            [*DIES_WITH_US, *qemu.command, *_arguments(accelerator, disk.fileno(), theirs.fileno())],
             env={**os.environ, **qemu.environment},
-            pass_fds=[theirs.fileno()],
+            pass_fds=[disk.fileno(), theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -90,10 +90,12 @@ def _arrives(port: socket.socket, process: subprocess.Popen[bytes], seconds: flo
     return False
 
 
-def _arguments(accelerator: str, disk: str, port: int) -> list[str]:
+def _arguments(accelerator: str, disk: int, port: int) -> list[str]:
     return [
         *("-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", "-m", "64"),
         *("-accel", accelerator),
-        *("-drive", f"file={disk},format=raw,if=ide,read-only=off,snapshot=on"),
+        *("-add-fd", f"fd={disk},set=1"),
+        *("-blockdev", "driver=raw,node-name=disk,file.driver=file,file.filename=/dev/fdset/1"),
+        *("-device", "ide-hd,drive=disk"),
         *("-chardev", f"socket,id=port,fd={port}", "-serial", "chardev:port"),
     ]

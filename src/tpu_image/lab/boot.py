@@ -53,11 +53,13 @@ class Request:
     """What to boot, and how.
 
     Attributes:
+        image: a disk image; of a file without a name, ``/proc/self/fd/N``.
         metadata: attributes of the instance; ``run``: commands to run inside as root, each in a shell.
         timeout: seconds from power-on until the guest must have reported.
         keep: leave the guest running after its report; ``shell``: with the terminal as its console.
         ssh_port: port of this machine that leads to the guest's SSH; 0 takes a free one, None none.
         cpus, memory: virtual processors and MiB; 0 for what suits.
+        name: what reports call the image; by default its path.
     """
 
     image: Path
@@ -73,6 +75,7 @@ class Request:
     ssh_port: int | None = None
     cpus: int = 0
     memory: int = 0
+    name: str = ""
 
 
 def boot(request: Request, observer: Observer = lambda _: None, told: Told = lambda _: None) -> BootResult:
@@ -96,7 +99,8 @@ def boot(request: Request, observer: Observer = lambda _: None, told: Told = lam
             fallback = Accelerator("tcg", "a test guest ran with KVM, and this image's did not")
             attempt = _attempt(request, found, fallback, observer, told)
         before = digest()
-    artefact = Artefact(str(request.image), request.image.stat().st_size, before, sha256_of(request.image))
+    name = request.name or str(request.image)
+    artefact = Artefact(name, request.image.stat().st_size, before, sha256_of(request.image))
     return _result(request, artefact, attempt)
 
 

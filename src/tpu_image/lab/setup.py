@@ -21,6 +21,8 @@ MIRROR = "http://deb.debian.org/debian"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 PINNED = "qemu* seabios ovmf"
 
+INSTALL = "install the packages mmdebstrap and debian-archive-keyring"
+
 _PREFERENCES = f"Package: {PINNED}\nPin: release n={BACKPORTS}\nPin-Priority: 600\n"
 
 
@@ -47,13 +49,12 @@ def setup(output: int | None = None) -> Qemu:
             shutil.rmtree(root)
         new = Path(tempfile.mkdtemp(prefix="qemu-new-", dir=root.parent))
         try:
+            new.chmod(0o755)  # apt reads in it as another user where it is started by root
             _unpack(new, output)
-            probe(in_root(new))
-            new.chmod(0o755)
-            new.replace(root)
-        except BaseException:
+            probe(in_root(new / "root"))
+            (new / "root").replace(root)
+        finally:
             shutil.rmtree(new, ignore_errors=True)
-            raise
     return probe(in_root(root))
 
 
@@ -68,7 +69,7 @@ def command(root: Path, preferences: Path) -> list[str]:
     """Say how mmdebstrap(1) unpacks QEMU below a root."""
     keyring = [f"--keyring={KEYRING}"] if KEYRING.is_file() else []
     return [
-        "mmdebstrap",
+        *("setpriv", "--pdeathsig", "TERM", "--", "mmdebstrap"),
         "--mode=root" if os.geteuid() == 0 else "--mode=chrootless",
         "--format=directory",
         "--variant=extract",
@@ -84,24 +85,19 @@ def command(root: Path, preferences: Path) -> list[str]:
     ]
 
 
-def _unpack(root: Path, output: int | None) -> None:
+def _unpack(folder: Path, output: int | None) -> None:
     target = subprocess.DEVNULL if output is None else output
-    with tempfile.TemporaryDirectory(prefix="tpu-image-") as folder:
-        preferences = Path(folder) / "tpu-image"
-        preferences.write_text(_PREFERENCES)
-        Path(folder).chmod(0o755)
-        try:
-            done = subprocess.run(
-                command(root, preferences),
-                stdin=subprocess.DEVNULL,
-                stdout=target,
-                stderr=target,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise LabError(
-                "mmdebstrap is not installed", "install mmdebstrap and debian-archive-keyring"
-            ) from None
+    preferences = folder / "tpu-image"
+    preferences.write_text(_PREFERENCES)
+    if shutil.which("mmdebstrap") is None:
+        raise LabError("mmdebstrap is not installed", INSTALL)
+    done = subprocess.run(
+        command(folder / "root", preferences),
+        stdin=subprocess.DEVNULL,
+        stdout=target,
+        stderr=target,
+        check=False,
+    )
     if done.returncode:
         raise LabError(
             f"mmdebstrap failed with status {done.returncode}",

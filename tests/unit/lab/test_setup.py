@@ -88,7 +88,7 @@ def test_without_mmdebstrap_the_message_names_the_packages(
 ) -> None:
     (tmp_path / "bin/mmdebstrap").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(LabError, match="install mmdebstrap and debian-archive-keyring"):
+    with pytest.raises(LabError, match="install the packages mmdebstrap and debian-archive-keyring"):
         setup()
 
 
