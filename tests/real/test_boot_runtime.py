@@ -12,7 +12,8 @@ import pytest
 
 import case_trees
 import container
-import metadata_server
+import metadata_program
+import tpu_image
 from tpu_image.catalogue import environment, files, metadata, storage_timeouts
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.formats import pam_environment, tpu_env
@@ -34,7 +35,7 @@ Before=tpu-image-environment.service
 [Service]
 ExecStartPre=/usr/bin/ip link set lo up
 ExecStartPre=/usr/bin/ip address replace 169.254.169.254/32 dev lo
-ExecStart=/usr/bin/python3 /var/lib/tpu-image-test/metadata_server.py 169.254.169.254:80 \\
+ExecStart=/usr/bin/python3 /var/lib/tpu-image-test/metadata_program.py 169.254.169.254 80 \\
     tpu-env=/var/lib/tpu-image-test/attribute greeting=/var/lib/tpu-image-test/greeting
 ExecStartPost=/bin/sleep 1
 [Install]
@@ -140,7 +141,10 @@ def booted(unpack_root: Callable[[Path], Path], tmp_path_factory: pytest.TempPat
     install(root)
     (root / "etc/environment").write_text(SYSTEM_ENVIRONMENT)
     folder = container.prepare(root, FIRST_BOOT)
-    shutil.copy(metadata_server.__file__, folder)
+    shutil.copy(metadata_program.__file__, folder)
+    shutil.copytree(
+        Path(tpu_image.__file__).parent, folder / "tpu_image", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (folder / "attribute").write_text(ATTRIBUTE)
     (folder / "greeting").write_text("grüß dich")
     units = root / "etc/systemd/system"

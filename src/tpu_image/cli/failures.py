@@ -59,6 +59,7 @@ def _lines(error: BaseException) -> Sequence[str]:
     from tpu_image.disks.errors import DiskError
     from tpu_image.downloads.errors import CacheError, DownloadError
     from tpu_image.formats import FormatError
+    from tpu_image.lab.errors import LabError
     from tpu_image.output import OutputError
     from tpu_image.trees.base import TreeError
 
@@ -70,8 +71,8 @@ def _lines(error: BaseException) -> Sequence[str]:
         return [f"{message.rstrip('.')}; see {help_command}"]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
-    here = (AgentError, BaseError, CacheError, CustomisationError, DiskError, DownloadError, OutputError)
-    if isinstance(error, (*here, ChoiceError, FormatError, TreeError, UnknownRequirementError)):
+    here = (AgentError, BaseError, CacheError, CustomisationError, DiskError, DownloadError, LabError)
+    if isinstance(error, (*here, ChoiceError, FormatError, OutputError, TreeError, UnknownRequirementError)):
         return [str(error.args[0])]
     if isinstance(error, OSError):
         return [_system_error(error)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpu_image.report.model import Report
 
-FORMATS = ("text", "json", "junit", "sarif")
+FORMATS = ("text", "json", "junit", "sarif", "html")
 
 
 def render(report: Report, form: str, *, color: bool = False, quiet: bool = False) -> str:
@@ -21,6 +21,10 @@ def render(report: Report, form: str, *, color: bool = False, quiet: bool = Fals
         from tpu_image.report import sarif
 
         return sarif.render(report)
+    if form == "html":
+        from tpu_image.report import html
+
+        return html.render(report)
     from tpu_image.report import text
 
     return text.render(report, color=color, quiet=quiet)

@@ -45,6 +45,10 @@ class EditedDisk(BlockSource):
         """Let go of the changes; the base stays open."""
         self._pages.close()
 
+    def changed_units(self, size: int) -> list[int]:
+        """Number the units of ``size`` bytes, a multiple of :data:`PAGE`, that hold a change, in order."""
+        return sorted({page * PAGE // size for page in self._pages.numbers()})
+
     def write_at(self, offset: int, data: bytes) -> None:
         """Lay bytes over the disk from ``offset``.
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tpu_image
-from metadata_server import page, serving, value
+from metadata_faults import metadata
 from tpu_image.catalogue import runtime_archive
 from tpu_image.catalogue.runtime_archive import Condition
 
@@ -109,7 +109,7 @@ print(environment.update(metadata.MetadataServer(sys.argv[2], "", seconds=5), ow
 
 @pytest.mark.parametrize("python", INTERPRETERS.values(), ids=INTERPRETERS.keys())
 def test_it_runs_with_no_home_no_path_and_no_locale(python: str, archive: Path, tmp_path: Path) -> None:
-    with serving(value("ZONE: zürich\nWORKER_ID: ''\n")) as running:
+    with metadata({"tpu-env": "ZONE: zürich\nWORKER_ID: ''\n"}) as running:
         command = [python, "-I", "-c", UPDATE, str(archive), running.host, str(tmp_path / "home")]
         done = subprocess.run(command, env={}, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == ("(2, True)\n", "")
@@ -132,14 +132,15 @@ def get_metadata(archive: Path, host: str, *arguments: str) -> tuple[int, str, s
 
 
 def test_a_value_is_printed_as_it_is_and_a_default_only_for_a_key_that_is_not_set(archive: Path) -> None:
-    with serving(value("x y"), path="/computeMetadata/v1/instance/network-interfaces/0/ip") as running:
+    with metadata({"two": "x y"}) as running:
         host = running.host
-        assert get_metadata(archive, host, "0/ip", "none", "network-interfaces") == (0, "x y\n", "")
+        assert get_metadata(archive, host, "two", "none") == (0, "x y\n", "")
+        assert get_metadata(archive, host, "0/ip", "none", "network-interfaces") == (0, "10.128.0.15\n", "")
         assert get_metadata(archive, host, "missing", "none") == (0, "none\n", "")
         assert get_metadata(archive, host, "missing", "") == (0, "\n", "")
         status, output, error = get_metadata(archive, host, "missing")
         assert (status, output, error) == (66, "", "tpu-image: instance/attributes/missing is not set\n")
-    with serving(page(403)) as running:
+    with metadata({}, "403") as running:
         assert get_metadata(archive, running.host, "tpu-env", "none")[:2] == (77, "")
 
 

@@ -148,7 +148,7 @@ def test_colours_are_for_terminals_unless_asked_for(
     assert "\x1b" not in run("check", root).out
 
 
-@pytest.mark.parametrize("form", ["text", "json", "junit", "sarif"])
+@pytest.mark.parametrize("form", ["text", "json", "junit", "sarif", "html"])
 def test_a_file_gets_what_standard_output_would(
     run: Run, root: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

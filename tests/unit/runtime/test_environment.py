@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_server import Answer, page, reply, serving, silence, value
+from metadata_faults import metadata as served
 from tpu_image.formats import FormatError, tpu_env
+from tpu_image.lab.metadata.faults import HOSTILE
 from tpu_image.runtime import environment
 from tpu_image.runtime.atomic_file import Owner
 from tpu_image.runtime.metadata import EmptyAnswerError, MetadataError, MetadataServer, NotSetError
@@ -146,50 +147,58 @@ def test_the_largest_attribute_is_read_well_within_the_deadline() -> None:
     assert time.monotonic() - started < 30
 
 
-def update(answer: Answer, folder: Path) -> tuple[int, bool]:
-    with serving(answer) as running:
+def update(attribute: str, folder: Path, *faults: str) -> tuple[int, bool]:
+    with served({"tpu-env": attribute}, *faults) as running:
         server = MetadataServer(running.host, "", seconds=3, attempt_seconds=1.5)
         return environment.update(server, ME, str(folder / "tpu-runtime"))
 
 
 def test_the_file_is_written_once_and_then_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "tpu-runtime/tpu-env"
-    assert update(value(OF_THE_TPU_API.decode()), tmp_path) == (6, True)
+    assert update(OF_THE_TPU_API.decode(), tmp_path) == (6, True)
     first = file.stat()
     assert tpu_env.values(tpu_env.parse(file.read_text()))["UID"] == "8765"
-    assert update(value(OF_THE_TPU_API.decode()), tmp_path) == (6, False)
+    assert update(OF_THE_TPU_API.decode(), tmp_path) == (6, False)
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
-    assert update(value(OF_COMPUTE_ENGINE.decode()), tmp_path) == (4, True)
+    assert update(OF_COMPUTE_ENGINE.decode(), tmp_path) == (4, True)
 
 
 FAILURES = [
-    ("not set", page(404), NotSetError, "is not set"),
-    ("empty", value(" \n"), EmptyAnswerError, "empty"),
-    ("server error", reply(503), MetadataError, "503"),
-    ("no answer", silence, MetadataError, "in time"),
-    ("a page", page(200), MetadataError, "a page"),
-    ("a page as text", value("<!DOCTYPE html>\n"), FormatError, "not a mapping"),
-    ("not the metadata server", reply(200, b"A: 1", flavor=False), MetadataError, "not the metadata server"),
-    ("too large", reply(200, b"A: " + b"x" * (1 << 20)), MetadataError, "longer than"),
-    ("nested", value("A: {b: c}"), FormatError, "'A' is nested"),
-    ("a newline in a value", value('LABEL: "a\\nb"'), FormatError, "LABEL holds a newline"),
-    ("a NUL in a value", value('LABEL: "a\\0b"'), FormatError, "LABEL holds a NUL"),
-    ("half a character", value('LABEL: "\\ud800"'), FormatError, "LABEL holds the character U.D800"),
-    ("a name of the loader's", value("LD_PRELOAD: /tmp/x.so"), FormatError, "LD_PRELOAD has a meaning"),
-    ("no name", value("A-B: x"), FormatError, "'A-B' is not a name"),
-    ("one long value", value(f"A: {'x' * 200_000}"), FormatError, "longer than 131071"),
+    ("not set", "", "unset", NotSetError, "is not set"),
+    ("empty", " \n", "", EmptyAnswerError, "empty"),
+    ("set to nothing", "", "empty", EmptyAnswerError, "empty"),
+    ("server error", "", "503", MetadataError, "503"),
+    ("no answer", "", "hang", MetadataError, "in time"),
+    ("a page", "", "html", MetadataError, "a page"),
+    ("a page as text", "<!DOCTYPE html>\n", "", FormatError, "not a mapping"),
+    ("not the metadata server", "", "portal", MetadataError, "not the metadata server"),
+    ("too large", "A: " + "x" * (1 << 20), "", MetadataError, "longer than"),
+    ("nested", "A: {b: c}", "", FormatError, "'A' is nested"),
+    ("a newline in a value", 'LABEL: "a\\nb"', "", FormatError, "LABEL holds a newline"),
+    ("a NUL in a value", 'LABEL: "a\\0b"', "", FormatError, "LABEL holds a NUL"),
+    ("half a character", 'LABEL: "\\ud800"', "", FormatError, "LABEL holds the character U.D800"),
+    ("a name of the loader's", "LD_PRELOAD: /tmp/x.so", "", FormatError, "LD_PRELOAD has a meaning"),
+    ("no name", "A-B: x", "", FormatError, "'A-B' is not a name"),
+    ("one long value", f"A: {'x' * 200_000}", "", FormatError, "longer than 131071"),
+    ("no YAML", "", "malformed", FormatError, "not YAML"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "reason"), [f[1:] for f in FAILURES], ids=[f[0] for f in FAILURES]
+    ("attribute", "fault", "kind", "reason"), [f[1:] for f in FAILURES], ids=[f[0] for f in FAILURES]
 )
 def test_a_failure_is_named_and_the_previous_file_stays(
-    answer: Answer, kind: type[Exception], reason: str, tmp_path: Path
+    attribute: str, fault: str, kind: type[Exception], reason: str, tmp_path: Path
 ) -> None:
-    update(value("WORKER_ID: '3'"), tmp_path)
+    update("WORKER_ID: '3'", tmp_path)
     before = (tmp_path / "tpu-runtime/tpu-env").read_bytes()
     with pytest.raises(kind, match=reason):
-        update(answer, tmp_path)
+        update(attribute, tmp_path, *filter(None, [fault]))
     assert (tmp_path / "tpu-runtime/tpu-env").read_bytes() == before
     assert os.listdir(tmp_path / "tpu-runtime") == ["tpu-env"]
+
+
+def test_values_that_a_shell_would_run_are_written_as_text(tmp_path: Path) -> None:
+    update("", tmp_path, "hostile")
+    written = tpu_env.values(tpu_env.parse((tmp_path / "tpu-runtime/tpu-env").read_text()))
+    assert written == yaml.safe_load(HOSTILE)

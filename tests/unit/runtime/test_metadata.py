@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-import metadata_server
-from metadata_server import Answer, page, reply, serving, value
+from metadata_faults import metadata as served
+from tpu_image.lab.metadata.faults import Fault
 from tpu_image.runtime import metadata
 from tpu_image.runtime.metadata import MetadataServer
 
@@ -27,68 +27,71 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_value_is_read_and_the_request_says_what_it_is() -> None:
-    with serving(value("TYPE: 'V6E'\n")) as running:
+    with served({"tpu-env": "TYPE: 'V6E'\n"}) as running:
         assert server(running.host).read(PATH) == b"TYPE: 'V6E'\n"
-        assert running.requests == [("/computeMetadata/v1/instance/attributes/tpu-env", "Google")]
+        assert [(one.path, one.status) for one in running.requests] == [(f"/computeMetadata/v1/{PATH}", 200)]
 
 
 FINAL = [
-    ("404 of the server itself, a page", page(404), metadata.NotSetError, "tpu-env is not set"),
-    ("403", page(403), metadata.ForbiddenError, "refuses"),
-    ("400", reply(400), metadata.UnexpectedStatusError, "400"),
-    ("a redirect", reply(301, Location="http://127.0.0.1:9/"), metadata.UnexpectedStatusError, "directory"),
-    ("a body announced as huge", reply(200, b"x" * (2 << 20)), metadata.TooLargeError, "longer than 1048576"),
-    ("a body without end", metadata_server.flood, metadata.TooLargeError, "longer than 1048576"),
+    (
+        "404 of the server itself, a page",
+        "instance/attributes/none",
+        "",
+        metadata.NotSetError,
+        "none is not set",
+    ),
+    ("403", PATH, "403", metadata.ForbiddenError, "refuses"),
+    ("400", "instance/service-accounts/default/identity", "", metadata.UnexpectedStatusError, "400"),
+    ("a redirect", "instance/attributes", "", metadata.UnexpectedStatusError, "directory"),
+    (
+        "a body announced as huge",
+        "instance/attributes/huge",
+        "",
+        metadata.TooLargeError,
+        "longer than 1048576",
+    ),
+    ("a body without end", PATH, "flood", metadata.TooLargeError, "longer than 1048576"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "reason"), [case[1:] for case in FINAL], ids=[case[0] for case in FINAL]
+    ("path", "fault", "kind", "reason"), [case[1:] for case in FINAL], ids=[case[0] for case in FINAL]
 )
 def test_an_answer_that_will_not_change_is_not_asked_for_again(
-    answer: Answer, kind: type[metadata.MetadataError], reason: str
+    path: str, fault: str, kind: type[metadata.MetadataError], reason: str
 ) -> None:
-    with serving(answer) as running:
+    with served({"tpu-env": "right", "huge": "x" * (2 << 20)}, *filter(None, [fault])) as running:
         with pytest.raises(kind, match=reason):
-            server(running.host).read(PATH)
+            server(running.host).read(path)
         assert len(running.requests) == 1
 
 
-TRANSIENT = [
-    ("503", reply(503), metadata.ServerError),
-    ("429", reply(429), metadata.ServerError),
-    ("404 page of something else", page(404, flavor=False), metadata.ForeignAnswerError),
-    ("200 without the header", reply(200, b"TYPE: x", flavor=False), metadata.ForeignAnswerError),
-    (
-        "a redirect of something else",
-        reply(302, flavor=False, Location="/login"),
-        metadata.ForeignAnswerError,
-    ),
-    ("a page with status 200", page(200), metadata.HtmlAnswerError),
-    ("a truncated body", reply(200, b"TYPE: ", length=100), metadata.TruncatedAnswerError),
-    ("silence", metadata_server.silence, metadata.UnreachableError),
-    ("a body that drips", metadata_server.drip, metadata.UnreachableError),
-    ("headers that drip", metadata_server.drip_headers, metadata.UnreachableError),
-    ("another protocol", metadata_server.garbage, metadata.ForeignAnswerError),
-]
-TRANSIENT_IDS = [case[0] for case in TRANSIENT]
-TRANSIENT_CASES = [case[1:] for case in TRANSIENT]
+TRANSIENT = {
+    "503": metadata.ServerError,
+    "429": metadata.ServerError,
+    "portal": metadata.ForeignAnswerError,
+    "html": metadata.HtmlAnswerError,
+    "truncated": metadata.TruncatedAnswerError,
+    "down": metadata.UnreachableError,
+    "hang": metadata.UnreachableError,
+    "drip": metadata.UnreachableError,
+    "drip-headers": metadata.UnreachableError,
+    "garbage": metadata.ForeignAnswerError,
+}
 
 
-@pytest.mark.parametrize(("answer", "kind"), TRANSIENT_CASES, ids=TRANSIENT_IDS)
-def test_what_may_pass_is_asked_for_again_until_it_does(
-    answer: Answer, kind: type[metadata.MetadataError]
-) -> None:
-    with serving(answer, answer, value("right")) as running:
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_what_may_pass_is_asked_for_again_until_it_does(fault: str) -> None:
+    with served({"tpu-env": "right"}, Fault(fault, times=2)) as running:
         assert server(running.host, attempt_seconds=2).read(PATH) == b"right"
         assert len(running.requests) == 3
 
 
-@pytest.mark.parametrize(("answer", "kind"), TRANSIENT_CASES, ids=TRANSIENT_IDS)
+@pytest.mark.parametrize(("fault", "kind"), TRANSIENT.items())
 def test_what_does_not_pass_ends_at_the_deadline_as_what_it_is(
-    answer: Answer, kind: type[metadata.MetadataError]
+    fault: str, kind: type[metadata.MetadataError]
 ) -> None:
-    with serving(answer) as running:
+    with served({"tpu-env": "right"}, fault) as running:
         started = time.monotonic()
         with pytest.raises(kind, match="gave up after"):
             server(running.host, seconds=2, attempt_seconds=1).read(PATH)
@@ -96,7 +99,7 @@ def test_what_does_not_pass_ends_at_the_deadline_as_what_it_is(
 
 
 def test_a_name_that_does_not_resolve_is_replaced_by_the_address() -> None:
-    with serving(value("right")) as running:
+    with served({"tpu-env": "right"}) as running:
         assert server("no-such-name.invalid", fallback=running.host).read(PATH) == b"right"
 
 
@@ -106,14 +109,14 @@ def test_a_look_up_that_hangs_leaves_time_for_the_address(monkeypatch: pytest.Mo
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    with serving(value("right")) as running:
+    with served({"tpu-env": "right"}) as running:
         assert server("metadata.google.internal", fallback=running.host).read(PATH) == b"right"
 
 
 def test_a_name_that_resolves_to_several_addresses_is_tried_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(value("right")) as running:
+    with served({"tpu-env": "right"}) as running:
         closed = (socket.AF_INET, 1, 6, "", ("127.0.0.2", 9))
-        open_one = (socket.AF_INET, 1, 6, "", running.server_address)
+        open_one = (socket.AF_INET, 1, 6, "", ("127.0.0.1", running.server_port))
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [closed, open_one])
         assert server("metadata").read(PATH) == b"right"
 
@@ -136,5 +139,5 @@ def test_another_host_may_be_named_and_then_has_no_fallback(monkeypatch: pytest.
 
 def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with serving(value("right")) as running:
+    with served({"tpu-env": "right"}) as running:
         assert server(running.host).read(PATH) == b"right"
