@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tpu_image import catalogue
 from tpu_image.catalogue import readings
@@ -16,8 +16,7 @@ from tpu_image.trees.base import Tree, TreeError
 from tpu_image.trees.directory import DirectoryTree
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """Files to check, and the running machine that they belong to."""
 
     name: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.catalogue import container_store
@@ -65,15 +64,18 @@ class Problem(NamedTuple):
     evidence: Evidence
 
 
-@dataclass
 class Starter:
-    """Something that runs an agent, be it at every boot or not."""
+    """Something that runs an agent, be it at every boot or not.
 
-    name: str
-    evidence: Evidence
-    problems: list[Problem] = field(default_factory=list)
-    starts: bool = True
-    """Whether anything starts it at boot, well or not."""
+    Attributes:
+        starts: whether anything starts it at boot, well or not.
+    """
+
+    def __init__(self, name: str, evidence: Evidence) -> None:
+        self.name = name
+        self.evidence = evidence
+        self.problems: list[Problem] = []
+        self.starts = True
 
     def problem(
         self, message: str, *, found: str = "", expected: str = "", status: Status = Status.FAIL

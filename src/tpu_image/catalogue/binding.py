@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.catalogue.bind_script import binds, read, takes_bare_address, unusable
@@ -70,18 +69,21 @@ def _inline_program(command: Command, text: str) -> Program:
     return Program(command, words[0], tuple(words[1:]))
 
 
-@dataclass
 class Binding:
-    """What the rules do for an added function of one generation that has no driver."""
+    """What the rules do for an added function of one generation that has no driver.
 
-    generation: Generation
-    bound: list[Program] = field(default_factory=list)
-    faults: list[tuple[Program, str]] = field(default_factory=list)
-    undecided: list[tuple[Program, str]] = field(default_factory=list)
-    dropped: list[Command] = field(default_factory=list)
-    """Programs that would bind it and that another rule keeps from running."""
-    already: bool = False
-    """Whether a script also runs for one that is on vfio-pci."""
+    Attributes:
+        dropped: programs that would bind it and that another rule keeps from running.
+        already: whether a script also runs for one that is on vfio-pci.
+    """
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.bound: list[Program] = []
+        self.faults: list[tuple[Program, str]] = []
+        self.undecided: list[tuple[Program, str]] = []
+        self.dropped: list[Command] = []
+        self.already = False
 
 
 def _binding(tree: Tree, rules: Rules, generation: Generation) -> Binding:

@@ -11,7 +11,6 @@ import functools
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from tpu_image.formats import FormatError
@@ -64,9 +63,8 @@ class BootEntry(NamedTuple):
     lines: tuple[KernelCommandLine, ...]
 
 
-@dataclass(frozen=True)
-class BootLoader:
-    """What a tree holds of a boot loader; the mappings are from path to content."""
+class _Holdings(NamedTuple):
+    """The fields of :class:`BootLoader`; the mappings are from path to content."""
 
     configs: Mapping[str, GrubConfig]
     entry_files: Mapping[str, BootLoaderEntry]
@@ -84,6 +82,10 @@ class BootLoader:
     """Whether the shell that grub-mkconfig runs in knows ``+=``: dash does not."""
     others: tuple[str, ...]
     """Names of other boot loaders that show."""
+
+
+class BootLoader(_Holdings):
+    """What a tree holds of a boot loader."""
 
     @property
     def has_defaults(self) -> bool:

@@ -67,7 +67,7 @@ class Rules(NamedTuple):
         return [
             Evidence(path, finding.line, f"udev ignores the line: {finding.reason}")
             for path, file in self.files
-            if any(word in file.render() for word in words)
+            if any(word in file.text for word in words)
             for finding in self._lint(path)
             if finding.severity is Severity.IGNORED
         ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from tpu_image.catalogue import hardware
@@ -79,7 +78,7 @@ def _access(rules: Rules, device: Device, action: str, profile: Profile, gid: in
     outcome = rules.outcome(device, action)
     mode, group = outcome.mode, outcome.group
     if not mode.candidates() and group.sure and group.sure.value not in ("root", "0"):
-        mode = Slot(replace(group.sure, value="0660"))  # what udev makes of a group without a mode
+        mode = Slot(group.sure._replace(value="0660"))  # what udev makes of a group without a mode
     wanted = f"{profile.device_mode:04o}"
     access = _judged(device, mode, lambda v: _permissions(v) == profile.device_mode, wanted)
     if access.is_open and profile.device_group:
