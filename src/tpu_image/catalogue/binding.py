@@ -102,8 +102,9 @@ def _binding(tree: Tree, rules: Rules, generation: Generation) -> Binding:
         else:
             binding.bound.append(program)
     paths = {program.path for program in binding.bound}
-    on_vfio = programs(rules.outcome(function(generation, "vfio-pci"), "add").run)
-    binding.already = any(program.path in paths and not program.command.doubt for program in on_vfio)
+    if paths:
+        on_vfio = programs(rules.outcome(function(generation, "vfio-pci"), "add").run)
+        binding.already = any(program.path in paths and not program.command.doubt for program in on_vfio)
     return binding
 
 

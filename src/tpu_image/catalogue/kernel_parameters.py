@@ -355,9 +355,7 @@ IOMMU = ListParameter(
 )
 """``on`` turns the IOMMU on, ``sm_on`` scalable mode; ``off`` behind ``on`` turns it off again."""
 
-THP = ValueParameter(
-    "transparent_hugepage", "always", ("always", "madvise", "never"), put_in_by_recipe=True
-)
+THP = ValueParameter("transparent_hugepage", "always", ("always", "madvise", "never"), put_in_by_recipe=True)
 """``always`` with anything behind it is ignored: the kernel compares the whole value."""
 
 LISTS = (IOMMU,)

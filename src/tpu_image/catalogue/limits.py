@@ -78,7 +78,7 @@ class ResourceLimit(Requirement):
 
     def _pam(self, tree: Tree) -> Iterator[Finding]:
         """Judge whether limits.conf reaches sessions at all."""
-        services = login_services(tree)
+        services = tree.derive(login_services)
         without = [service for service in services if service.limits_rule is None]
         names = ", ".join(s.name for s in without or services) or ", ".join(LOGIN_SERVICES)
         evidence = tuple(Evidence(s.path, 0, "no pam_limits.so", PAM_LINE) for s in without)

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from tpu_image import catalogue
 from tpu_image.catalogue import choices
@@ -17,6 +16,9 @@ from tpu_image.catalogue.hardware import Generation, MachineType
 from tpu_image.catalogue.requirement import Platform, Profile
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,6 +48,8 @@ def complete_requirement(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the id of a requirement in the shell."""
+    from click.shell_completion import CompletionItem
+
     del context, parameter
     return [
         CompletionItem(requirement.id, help=requirement.title)

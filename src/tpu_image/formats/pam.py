@@ -48,6 +48,8 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         if not pending:
             first = number
         content = line.partition("#")[0].rstrip()
+        if not (content or pending):
+            continue
         if content.endswith("\\"):
             pending.append(content[:-1])
             continue

@@ -75,13 +75,14 @@ class _Event(EventValues):
     def apply_file(self, path: str, file: RulesFile) -> None:
         """Apply the rules of one file in turn, following its GOTOs."""
         resume_at, doubtful_until, region_doubt = 0, 0, ""
+        passes = self._passes
         for index in self._passing(file):
             if index < resume_at:
                 continue
             if file.error and file.lines[index].last_line >= file.error_line:
                 return
             rule = file.rule(index)
-            if rule.error or not rule.effects & self.useful or not all(map(self._passes, rule.guards)):
+            if rule.error or not rule.effects & self.useful or not all(map(passes, rule.guards)):
                 continue
             region = region_doubt if index < doubtful_until else file.error
             taken = self._apply_rule(path, rule, region)

@@ -135,8 +135,7 @@ class RulesFile:
         self.error = error
         self.error_line = error_line
         self.passing: dict[object, list[int]] = {}
-        self._read: list[Rule | None] = [None] * len(lines)
-        self._resolved: set[int] = set()
+        self._rules: list[Rule | None] = [None] * len(lines)
 
     @property
     def rules(self) -> list[Rule]:
@@ -145,22 +144,20 @@ class RulesFile:
 
     def rule(self, index: int) -> Rule:
         """Give a rule by its place."""
-        rule = self._rule(index)
-        if rule.effects & JUMPS and index not in self._resolved:
-            self._resolved.add(index)
-            following = self._labels.get(rule.goto, [])
-            place = bisect.bisect_right(following, index)
-            rule.target = following[place] if place < len(following) else None
-            if rule.target is None:
-                rule.effects &= ~JUMPS  # udev forgets the GOTO, and a line that does nothing else
+        rule = self._rules[index]
+        if rule is None:
+            rule = self._rules[index] = Rule(self.lines[index])
+            if rule.effects & JUMPS:
+                self._find_target(rule, index)
         return rule
 
-    def _rule(self, index: int) -> Rule:
-        """Read a rule without looking where it jumps."""
-        rule = self._read[index]
-        if rule is None:
-            rule = self._read[index] = Rule(self.lines[index])
-        return rule
+    def _find_target(self, rule: Rule, index: int) -> None:
+        following = self._labels.get(rule.goto, [])
+        place = bisect.bisect_right(following, index)
+        if place < len(following):
+            rule.target = following[place]
+        else:
+            rule.effects &= ~JUMPS  # udev forgets the GOTO, and a line that does nothing else
 
     @functools.cached_property
     def _labels(self) -> dict[str, list[int]]:
@@ -168,7 +165,7 @@ class RulesFile:
         labels: dict[str, list[int]] = {}
         for index, lines in enumerate(self.lines):
             if "LABEL" in lines.text:
-                rule = self._rule(index)
+                rule = Rule(lines)
                 if rule.effects & LABELS and not rule.error:
                     labels.setdefault(rule.label, []).append(index)
         return labels

@@ -5,7 +5,6 @@ Sources: udev(7); the token table of systemd's ``udev-rules.c``, versions 249 to
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from tpu_image.formats.udev_values import split_format
@@ -32,7 +31,18 @@ class Token:
         since: systemd version that first takes it; 0 where all do. An older one ignores the whole line.
     """
 
-    __slots__ = ("attribute", "effect", "end", "key", "operator", "order", "prefix", "since", "start", "value")
+    __slots__ = (
+        "attribute",
+        "effect",
+        "end",
+        "key",
+        "operator",
+        "order",
+        "prefix",
+        "since",
+        "start",
+        "value",
+    )
 
     def __init__(
         self, key: str, attribute: str | None, operator: str, value: str, prefix: str, span: tuple[int, int]
@@ -227,13 +237,18 @@ def _judge_builtin(token: Token) -> str:
 
 def _judge_options(token: Token) -> str:
     name, _, argument = token.value.partition("=")
-    if name == "link_priority" and not re.fullmatch(r"[+-]?[0-9]+", argument):
+    if name == "link_priority" and not _is_integer(argument):
         return f"link_priority={argument} is not a number"
     if name == "static_node":
         token.order, token.effect = 39, STATIC_NODE
     elif not _known_option(token.value):
         token.effect = 0
     return ""
+
+
+def _is_integer(text: str) -> bool:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    return digits.isascii() and digits.isdecimal()
 
 
 def _known_option(value: str) -> bool:

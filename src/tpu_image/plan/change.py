@@ -1,8 +1,8 @@
 """What a plan is: changes of paths, in the order in which they are made."""
 
 from __future__ import annotations
-from typing import NamedTuple
 
+from typing import NamedTuple
 
 from tpu_image.plan.difference import difference, visible
 from tpu_image.trees.base import TreeError

@@ -99,6 +99,9 @@ def normalise(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
+_STEPS = ("", ".", "..")
+"""Parts of a path that name nothing in a directory."""
+
 T = TypeVar("T")
 
 
@@ -152,22 +155,28 @@ class Tree(ABC):
             NotFoundError: ``..`` stands behind something that is no directory, as in ``/missing/../etc``; a
                 link or the path is longer than :data:`PATH_LIMIT`.
         """
+        if follow_last:
+            return self._walk(path)[0]
         head, name = posixpath.split(normalise_keeping_parents(path))
-        if not follow_last and name not in ("", ".."):
-            return posixpath.join(self._walk(head)[0], name)
-        return self._walk(path)[0]
+        if name in _STEPS:
+            return self._walk(path)[0]
+        return posixpath.join(head if head in self._resolved_directories else self._walk(head)[0], name)
 
     def _walk(self, path: str) -> tuple[str, Entry | None]:
         """Resolve a path; give what is there too, unless it is a directory that was met before."""
-        todo = [part for part in path.split("/") if part not in ("", ".")][::-1]
-        done = "/"
+        done, _, name = path.rpartition("/")
+        if done in self._resolved_directories and name not in _STEPS:
+            todo = [name]  # most paths are beside one that was met before
+        else:
+            todo = [part for part in path.split("/") if part not in ("", ".")][::-1]
+            done = "/"
         links = 0
         while todo:
             part = todo.pop()
             if part in (".", ".."):
                 done = posixpath.dirname(done) if part == ".." else done
                 continue
-            candidate = posixpath.join(done, part)
+            candidate = f"{done}/{part}" if done != "/" else f"/{part}"
             if len(candidate) > PATH_LIMIT:
                 raise NotFoundError(path)
             if candidate in self._resolved_directories:
@@ -191,6 +200,8 @@ class Tree(ABC):
 
     def _beyond(self, candidate: str, todo: list[str], path: str) -> str:
         """Keep the parts behind what is no directory: ``todo``, the last one first."""
+        if not todo:
+            return candidate
         beyond = posixpath.join(candidate, *reversed(todo))
         if "." in todo or ".." in todo or len(beyond) > PATH_LIMIT:
             raise NotFoundError(path)
@@ -265,12 +276,21 @@ class Tree(ABC):
             canonical = self.resolve(directory)
         except NotFoundError:
             return []
-        return sorted(n for n in self.list_canonical(canonical) if fnmatch.fnmatchcase(n, pattern))
+        return sorted(_matching(self.list_canonical(canonical), pattern))
 
     def files(self, directory: str, pattern: str = "*") -> list[str]:
         """Paths of the regular files of a directory (links followed) that match, sorted by name."""
-        paths = [posixpath.join(directory, name) for name in self.names(directory, pattern)]
+        paths = [f"{directory.rstrip('/')}/{name}" for name in self.names(directory, pattern)]
         return [path for path in paths if self.is_file(path)]
+
+
+def _matching(names: list[str], pattern: str) -> list[str]:
+    """Give the names that match a shell pattern; one star amid plain text, as in most, needs no regex."""
+    prefix, star, suffix = pattern.partition("*")
+    if not star or any(character in prefix + suffix for character in "*?["):
+        return fnmatch.filter(names, pattern)
+    least = len(prefix) + len(suffix)
+    return [n for n in names if len(n) >= least and n.startswith(prefix) and n.endswith(suffix)]
 
 
 def normalise_keeping_parents(path: str) -> str:

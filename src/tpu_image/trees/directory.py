@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable
 
 from tpu_image.trees.base import (
@@ -35,6 +36,9 @@ READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CL
 """How a file is opened: should it have become a FIFO or terminal, opening neither waits nor adopts it."""
 
 _CHUNK = 64 * 1024
+_NAMES_ARE_UTF8 = (
+    sys.getfilesystemencoding() == "utf-8" and sys.getfilesystemencodeerrors() == "surrogateescape"
+)
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ESRCH)
 """Errors that say that nothing is there (``ESRCH``: a process of ``/proc`` that has ended)."""
@@ -240,7 +244,7 @@ def _list_descriptor(descriptor: int, path: str) -> list[str]:
         for entry in entries:
             if len(names) == NAMES_LIMIT:
                 raise TooLargeError(path, f"holds more than {NAMES_LIMIT} names")
-            names.append(decode_name(os.fsencode(entry.name)))
+            names.append(entry.name if _NAMES_ARE_UTF8 else decode_name(os.fsencode(entry.name)))
     return names
 
 
