@@ -7,6 +7,7 @@ Sources: udev(7) for where rules stand; the kernel's ``drivers/vfio`` for the de
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -47,8 +48,20 @@ class Rules(NamedTuple):
     machine: Machine
 
     def outcome(self, device: Device, action: str) -> Outcome:
-        """Give what they make of an event."""
-        return evaluate(self.files, device, action, self.machine)
+        """Give what they make of an event: as before where no rule, and no file that a rule asks for, changed."""
+        known = _known_outcomes(self.files, self.machine._replace(exists=_nothing), repr(device), action)
+        for answers, outcome in known:
+            if all(self.machine.exists(path) is answer for path, answer in answers.items()):
+                return outcome
+        answers = {}
+
+        def exists(path: str) -> Truth:
+            answers[path] = self.machine.exists(path)
+            return answers[path]
+
+        outcome = evaluate(self.files, device, action, self.machine._replace(exists=exists))
+        known.append((answers, outcome))
+        return outcome
 
     def complaints(self, deciding: Iterable[Evidence]) -> list[Evidence]:
         """Say what is wrong with the lines that decide, and which other lines of their files udev ignores."""
@@ -74,6 +87,23 @@ class Rules(NamedTuple):
 
     def _lint(self, path: str) -> list[Finding]:
         return lint(dict(self.files)[path], self.machine.users, self.machine.groups)
+
+
+def _nothing(path: str) -> Truth:
+    del path
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _known_outcomes(
+    files: tuple[tuple[str, RulesFile], ...], machine: Machine, device: str, action: str
+) -> list[tuple[dict[str, Truth], Outcome]]:
+    """Hold the outcomes of an event so far, each with what it took to exist.
+
+    While a plan is made the same rules are judged after every change, most of which are of other files.
+    """
+    del files, machine, device, action
+    return []
 
 
 def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:
