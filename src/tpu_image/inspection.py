@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from tpu_image import catalogue
@@ -41,7 +40,9 @@ def opened(name: str, live: str | None = None) -> Iterator[Target]:
         DiskError: it is a file, and no disk image that can be read.
     """
     with contextlib.ExitStack() as stack:
-        if Path(name).is_file() and disks_are_here():
+        if os.path.isfile(name) and disks_are_here():
+            from pathlib import Path
+
             from tpu_image.disks.image import open_image
             from tpu_image.disks.objections import open_system
 
@@ -53,7 +54,7 @@ def opened(name: str, live: str | None = None) -> Iterator[Target]:
         machine: Tree | None = tree if is_running_machine(name) else None
         if live is not None:
             machine = stack.enter_context(_directory(live, "give a directory that holds proc, sys and dev"))
-        yield Target(name, tree, machine, str(Path(name).resolve()))
+        yield Target(name, tree, machine, os.path.realpath(name))
 
 
 def disks_are_here() -> bool:
@@ -65,7 +66,7 @@ def disks_are_here() -> bool:
 
 def is_running_machine(name: str) -> bool:
     """Whether a directory is the root of the machine that this runs on."""
-    return Path(name).resolve() == Path("/")
+    return os.path.realpath(name) == "/"
 
 
 def _directory(name: str, instead: str) -> DirectoryTree:

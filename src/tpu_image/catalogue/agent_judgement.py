@@ -6,7 +6,8 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 from tpu_image.catalogue import container_store, snaps
-from tpu_image.catalogue.agent_starters import Agent, Problem, Services, Starter, Step, find_program
+from tpu_image.catalogue.agent_starters import Problem, Services, Starter, Step, find_program
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.container_store import Container, Image
 from tpu_image.catalogue.requirement import Evidence, Status
 from tpu_image.catalogue.systemd import Unit

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tpu_image.catalogue import container_store
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.requirement import Evidence, Status
 from tpu_image.catalogue.systemd import Unit, units_of
 from tpu_image.formats import FormatError, container_command
@@ -34,26 +35,6 @@ STEP_LIMIT = 20_000
 EXPANDED_LIMIT = 64 * 1024
 """Characters of a word that variables are filled into, at most."""
 COMMAND_KEYS = ("ExecStartPre", "ExecStart", "ExecStartPost", "ExecStop", "ExecStopPost")
-
-
-class Agent(NamedTuple):
-    """An agent that Google publishes as a container image and as a classic snap."""
-
-    name: str
-    """As in a sentence: ``vBar agent``."""
-    program: str
-    """Its program, which is also the last part of the image's name."""
-    image: str
-    """The image that the document names."""
-    snap: str
-    arguments: tuple[str, ...] = ()
-    """The arguments that the document gives it, each of them needed as it stands."""
-    port: int = 0
-    """The TCP port that it listens on; 0 where none is known."""
-
-    def is_image(self, reference: str) -> bool:
-        """Whether a reference names its image, from whatever registry and of whatever version."""
-        return container_store.repository(reference) == self.program
 
 
 class Problem(NamedTuple):

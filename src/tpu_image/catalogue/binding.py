@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tpu_image.catalogue.bind_script import binds, read, takes_bare_address, unusable
+from tpu_image.catalogue.bind_script import ELF, binds, read, takes_bare_address, unusable
 from tpu_image.catalogue.device_events import ADDRESS, Rules, function, load_rules, vfio_generations
 from tpu_image.catalogue.hardware import Generation
 from tpu_image.catalogue.requirement import Profile
@@ -113,7 +113,7 @@ def _is_about_binding(tree: Tree, program: Program) -> bool:
     if program.inline:
         return binds(program.inline)
     text = read(tree, program.path)
-    if not text or text.startswith("\x7fELF"):
+    if not text or text == ELF:
         name = posixpath.basename(program.path)
         return program.names_the_function and (
             "vfio" in name or "bind" in name or not tree.exists(program.path)
@@ -126,7 +126,7 @@ def _doubt(tree: Tree, program: Program) -> str:
         return f"it depends on {program.command.doubt}"
     if program.inline:
         return "it is shell commands without a script"
-    if read(tree, program.path).startswith("\x7fELF"):
+    if read(tree, program.path) == ELF:
         return f"{program.path} is a compiled program"
     return ""
 

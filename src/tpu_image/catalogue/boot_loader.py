@@ -11,15 +11,17 @@ import functools
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tpu_image.formats import FormatError
-from tpu_image.formats.boot_loader_spec import BootLoaderEntry
 from tpu_image.formats.grub_config import GrubConfig, LinuxLine
 from tpu_image.formats.grub_defaults import GrubDefaults
-from tpu_image.formats.grub_environment import EnvironmentBlock
 from tpu_image.formats.kernel_cmdline import KernelCommandLine
 from tpu_image.trees.base import Tree
+
+if TYPE_CHECKING:
+    from tpu_image.formats.boot_loader_spec import BootLoaderEntry
+    from tpu_image.formats.grub_environment import EnvironmentBlock
 
 DEFAULTS = "/etc/default/grub"
 DROP_INS = "/etc/default/grub.d"
@@ -214,7 +216,7 @@ def _entry_files(tree: Tree) -> Iterator[tuple[str, BootLoaderEntry]]:
         for path in tree.files(directory, "*.conf"):
             if tree.resolve(path) not in seen:
                 seen.add(tree.resolve(path))
-                yield path, _named(path, BootLoaderEntry.parse, tree.read_text(path))
+                yield path, _named(path, _parse_entry, tree.read_text(path))
 
 
 def _environment(tree: Tree) -> tuple[str, EnvironmentBlock | None]:
@@ -222,6 +224,8 @@ def _environment(tree: Tree) -> tuple[str, EnvironmentBlock | None]:
         path = posixpath.join(directory, "grubenv")
         text = tree.read_text_if_present(path)
         if text is not None:
+            from tpu_image.formats.grub_environment import EnvironmentBlock
+
             try:
                 return path, EnvironmentBlock.parse(text)
             except FormatError:
@@ -234,7 +238,7 @@ def _loader_default(tree: Tree) -> str:
     for directory in ENTRY_DIRECTORIES:
         text = tree.read_text_if_present(posixpath.join(posixpath.dirname(directory), "loader.conf"))
         if text is not None:
-            return BootLoaderEntry.parse(text).get("default")
+            return _parse_entry(text).get("default")
     return ""
 
 
@@ -251,6 +255,12 @@ def _defaults(tree: Tree, *, with_drop_ins: bool) -> GrubDefaults:
     if with_drop_ins:
         paths += tree.files(DROP_INS, "*.cfg")
     return _parse_defaults(tuple((path, tree.read_text(path)) for path in paths))
+
+
+def _parse_entry(text: str) -> BootLoaderEntry:
+    from tpu_image.formats.boot_loader_spec import BootLoaderEntry
+
+    return BootLoaderEntry.parse(text)
 
 
 # The requirements on the command line and those on booting all read the same few files.

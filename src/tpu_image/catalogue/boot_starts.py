@@ -26,6 +26,9 @@ SCRIPTS_FOLLOWED = 128
 """Different paths that are looked into for one task."""
 
 
+_CLOUD_KEYS = ("bootcmd", "runcmd", "write_files")
+
+
 class BootTask(NamedTuple):
     """Work of every boot: how it is recognised and what does it in our images."""
 
@@ -129,16 +132,20 @@ def every_boot(tree: Tree, units: Units, task: BootTask) -> Iterator[Start]:
         for path in tree.files("/var/lib/cloud/scripts/per-boot"):
             if _is_executable(tree, path):
                 yield Start(path, 0, (path,))
-        for path in _cloud_configs(tree):
-            yield from _section(tree, path, "bootcmd")
+        yield from tree.derive(_cloud_init_starts)["bootcmd"]
+
+
+def _cloud_init_starts(tree: Tree) -> dict[str, list[Start]]:
+    """Give the lines of the keys that make cloud-init run or write something."""
+    paths = list(_cloud_configs(tree)) if _cloud_init_runs(tree) else []
+    return {key: [start for path in paths for start in _section(tree, path, key)] for key in _CLOUD_KEYS}
 
 
 def once_per_instance(tree: Tree) -> Iterator[Start]:
     """Find what cloud-init does once per instance."""
-    if _cloud_init_runs(tree):
-        for path in _cloud_configs(tree):
-            yield from _section(tree, path, "runcmd")
-            yield from _section(tree, path, "write_files")
+    starts = tree.derive(_cloud_init_starts)
+    yield from starts["runcmd"]
+    yield from starts["write_files"]
 
 
 def _lines_of_script(tree: Tree, path: str) -> Iterator[Start]:

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tpu_image.catalogue import accounts
 from tpu_image.catalogue.hardware import GOOGLE_VENDOR, Generation, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile
 from tpu_image.formats.udev_event import evaluate
@@ -121,8 +122,8 @@ def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:
     machine = Machine(
         architecture=_ARCHITECTURES.get(profile.architecture, ""),
         exists=exists,
-        users=_names(tree, "/etc/passwd"),
-        groups=_names(tree, "/etc/group"),
+        users=accounts.names(tree.derive(accounts.users)),
+        groups=accounts.names(tree.derive(accounts.groups)),
         systemd=systemd_version(tree),
     )
     rules = Rules(_rules_files(tree), machine)
@@ -150,11 +151,6 @@ def _rules_file(tree: Tree, path: str) -> RulesFile | None:
         tree.derived[key] = parse(tree.read_text(path, RULES_LIMIT)) if readable else None
     known = tree.derived[key]
     return known if isinstance(known, RulesFile) else None
-
-
-def _names(tree: Tree, path: str) -> frozenset[str]:
-    text = tree.read_text_if_present(path) or ""
-    return frozenset(line.partition(":")[0] for line in text.splitlines() if ":" in line)
 
 
 def systemd_version(tree: Tree) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tpu_image.catalogue import hardware
+from tpu_image.catalogue.accounts import group_id
 from tpu_image.catalogue.bind_script import marks_groups, read, valid_group
 from tpu_image.catalogue.binding import running_scripts
 from tpu_image.catalogue.device_events import (
@@ -22,7 +23,7 @@ from tpu_image.catalogue.device_events import (
     load_rules,
     vfio_generations,
 )
-from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, group_id, is_declared
+from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, is_declared
 from tpu_image.catalogue.hardware import GENERATIONS, GOOGLE_VENDOR, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.rules_file import own_file, put, put_rules

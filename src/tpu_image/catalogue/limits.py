@@ -57,7 +57,7 @@ class ResourceLimit(Requirement):
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Judge the sessions of users and root, services, and containers."""
         del profile
-        sessions, services = Sessions(tree), Services(tree)
+        sessions, services = tree.derive(Sessions), tree.derive(Services)
         findings = [*self._pam(tree), *self._sessions(sessions), *self._services(tree, services)]
         failures = [finding for finding in findings if finding.fails]
         told = failures or findings

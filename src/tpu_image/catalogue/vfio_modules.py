@@ -59,10 +59,8 @@ def _configuration(tree: Tree, directory: str) -> Iterator[tuple[str, str]]:
         yield path, tree.read_text(path)
 
 
-def _modprobe_directives(tree: Tree) -> Iterator[tuple[str, Directive]]:
-    for path, text in _configuration(tree, "modprobe.d"):
-        for directive in directives(text):
-            yield path, directive
+def _modprobe_directives(tree: Tree) -> list[tuple[str, Directive]]:
+    return [(path, found) for path, text in _configuration(tree, "modprobe.d") for found in directives(text)]
 
 
 def _module_list(tree: Tree, release: str, name: str) -> bytes:
@@ -162,7 +160,7 @@ def loaded_at_boot(tree: Tree) -> set[str]:
 def _barred(tree: Tree) -> Iterator[Evidence]:
     """Find what keeps one of the modules from being loaded, even by its name."""
     yield from _against_at_boot(tree, "module_blacklist")
-    for path, directive in _modprobe_directives(tree):
+    for path, directive in tree.derive(_modprobe_directives):
         program = (directive.rest.split() or [""])[0].rpartition("/")[2]
         if directive.command == "install" and program in _NO_PROGRAM:
             yield from _against(path, directive)
@@ -171,7 +169,7 @@ def _barred(tree: Tree) -> Iterator[Evidence]:
 def _blacklisted(tree: Tree) -> Iterator[Evidence]:
     """Find what keeps systemd-modules-load from one of the modules; modprobe by name loads it all the same."""
     yield from _against_at_boot(tree, "modprobe.blacklist")
-    for path, directive in _modprobe_directives(tree):
+    for path, directive in tree.derive(_modprobe_directives):
         if directive.command == "blacklist":
             yield from _against(path, directive)
 
@@ -259,7 +257,7 @@ def _builtin_type1(tree: Tree) -> list[str]:
 def _last_option(tree: Tree) -> Evidence | None:
     """Find the option that decides: the last one, since the kernel takes each in turn."""
     found = None
-    for path, directive in _modprobe_directives(tree):
+    for path, directive in tree.derive(_modprobe_directives):
         if directive.command == "options" and directive.module == "vfio_iommu_type1":
             value = last_parameter(directive.rest, PARAMETER)
             if value is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,9 @@ from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
 from tpu_image.inspection import inspect, opened
 from tpu_image.output import emit, wants_color
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command(

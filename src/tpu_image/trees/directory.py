@@ -35,6 +35,9 @@ STEP_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """How a file is opened: should it have become a FIFO or terminal, opening neither waits nor adopts it."""
 
+REMEMBERED_LIMIT = 10_000
+"""Entries remembered at most."""
+
 _CHUNK = 64 * 1024
 _NAMES_ARE_UTF8 = (
     sys.getfilesystemencoding() == "utf-8" and sys.getfilesystemencodeerrors() == "surrogateescape"
@@ -57,8 +60,9 @@ _KINDS = {
 class DirectoryTree(Tree):
     """The files below a directory, read where they are.
 
-    It is a look at one time: directories stay open, so one that is replaced meanwhile may still be seen as
-    it was. Open a new tree to look again. One thread at a time may use it.
+    It is a look at one time: directories stay open, and what was seen is remembered (what files hold is not), so
+    one that is replaced meanwhile may still be seen as it was. Open a new tree to look again. One thread at a time
+    may use it.
 
     Raises:
         TreeError: the root does not exist, is not a directory or cannot be opened.
@@ -68,6 +72,8 @@ class DirectoryTree(Tree):
         super().__init__()
         self.root = os.fspath(root)
         self._descriptors: dict[str, int] = {}
+        self._entries: dict[str, Entry | None] = {}
+        self._listings: dict[str, list[str]] = {}
         self._descriptors["/"] = open_root(root, os.O_PATH)
 
     def __enter__(self) -> DirectoryTree:
@@ -90,6 +96,13 @@ class DirectoryTree(Tree):
         Raises:
             NotReadableError: it may not be looked at, or a directory on the way became a link.
         """
+        if path not in self._entries:
+            if len(self._entries) >= REMEMBERED_LIMIT:
+                self._entries.clear()
+            self._entries[path] = self._look(path)
+        return self._entries[path]
+
+    def _look(self, path: str) -> Entry | None:
         try:
             parent, name = self._locate(path)
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -136,6 +149,14 @@ class DirectoryTree(Tree):
             NotReadableError: it may not be read, or a directory on the way became a link.
             TooLargeError: it holds more than :data:`NAMES_LIMIT` names.
         """
+        if path not in self._listings:
+            names = self._list(path)
+            if len(names) + len(self._listings) >= REMEMBERED_LIMIT:
+                return names
+            self._listings[path] = names
+        return list(self._listings[path])
+
+    def _list(self, path: str) -> list[str]:
         try:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             descriptor = os.open(b".", flags, dir_fd=self._directory(path))

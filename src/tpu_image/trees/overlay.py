@@ -12,7 +12,6 @@ from tpu_image.trees.base import (
     NotFoundError,
     Tree,
     TreeError,
-    parents,
 )
 from tpu_image.trees.memory import Directory, File, Node, Symlink, content_of, entry_of
 
