@@ -13,10 +13,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tpu_image.catalogue.requirement import Evidence
 from tpu_image.formats import FormatError
 from tpu_image.formats.grub_config import GrubConfig, LinuxLine
 from tpu_image.formats.grub_defaults import GrubDefaults
-from tpu_image.formats.kernel_cmdline import KernelCommandLine
+from tpu_image.formats.kernel_cmdline import KernelCommandLine, Token
 from tpu_image.trees.base import Tree
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class BootEntry(NamedTuple):
     boots: bool
     """Whether it, or the menu entry that it is in, is what boots when nobody chooses."""
     lines: tuple[KernelCommandLine, ...]
+    kernel: str = ""
+    """Path of the kernel on the file system that the boot loader reads."""
 
 
 class _Holdings(NamedTuple):
@@ -115,7 +118,7 @@ class BootLoader(_Holdings):
                     KernelCommandLine.parse(linux.kernel_text(variables))
                     for variables in self.possible_variables(config, linux)
                 )
-                yield BootEntry(path, linux.line, title, boots, lines)
+                yield BootEntry(path, linux.line, title, boots, lines, linux.kernel)
 
     def possible_variables(self, config: GrubConfig, linux: LinuxLine) -> list[dict[str, str]]:
         """Give the values that the variables of a line can have, one mapping for each way to try."""
@@ -147,7 +150,8 @@ class BootLoader(_Holdings):
                 for variables in self.possible_values(entry.variables(), *self.configs.values())
             )
             title = entry.get("title") or posixpath.basename(path)
-            yield BootEntry(path, options[-1].line if options else 0, title, path == default, lines)
+            line = options[-1].line if options else 0
+            yield BootEntry(path, line, title, path == default, lines, entry.get("linux"))
 
     def _default_specified(self) -> str:
         """The path of the specified entry that boots; empty where a menu entry of GRUB's own does."""
@@ -179,6 +183,21 @@ def read_boot_loader(tree: Tree) -> BootLoader:
         FormatError: a file is not what its format allows.
     """
     return tree.derive(_read)
+
+
+def tokens_at_boot(tree: Tree, parameter: str) -> Iterator[tuple[BootEntry, Token]]:
+    """Find every occurrence of a kernel parameter on any boot entry."""
+    for entry in read_boot_loader(tree).entries:
+        for line in entry.lines:
+            yield from ((entry, token) for token in line.parameters if token.name == parameter)
+
+
+def masked_at_boot(tree: Tree, unit: str) -> Evidence | None:
+    """Find a boot entry that masks a unit (systemd-debug-generator(8))."""
+    for entry, token in tokens_at_boot(tree, "systemd.mask"):
+        if token.value == unit:
+            return Evidence(entry.path, entry.line, token.text, f"no {token.text}")
+    return None
 
 
 def _read(tree: Tree) -> BootLoader:

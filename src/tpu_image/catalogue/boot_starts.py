@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tpu_image.catalogue.bind_script import code
+from tpu_image.catalogue.boot_loader import masked_at_boot
 from tpu_image.catalogue.requirement import Evidence
 from tpu_image.catalogue.systemd import Units
 from tpu_image.runtime import settings
@@ -122,7 +123,7 @@ def every_boot(tree: Tree, units: Units, task: BootTask) -> Iterator[Start]:
     mentioning = (settings.ARCHIVE_PATH, task.script, task.marker)
     for unit, command, located in units.services_running(lambda _: True, mentioning=mentioning):
         first_boot = unit.configuration.last("Unit", "ConditionFirstBoot")
-        if first_boot is None and units.starts_at_boot(unit.name):
+        if first_boot is None and units.starts_at_boot(unit.name) and masked_at_boot(tree, unit.name) is None:
             yield Start(located.path, located.line, command.words)
     yield from _lines_of_script(tree, "/etc/rc.local")
     if any(map(tree.exists, CRON_PROGRAMS)):

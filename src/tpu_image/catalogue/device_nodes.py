@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from tpu_image.catalogue import hardware
+from tpu_image.catalogue import boot_writes, hardware
 from tpu_image.catalogue.accounts import group_id
 from tpu_image.catalogue.bind_script import marks_groups, read, valid_group
 from tpu_image.catalogue.binding import running_scripts
@@ -25,6 +25,7 @@ from tpu_image.catalogue.device_events import (
 )
 from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, is_declared
 from tpu_image.catalogue.hardware import GENERATIONS, GOOGLE_VENDOR, NodeKind
+from tpu_image.catalogue.node_commands import last_change
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.rules_file import own_file, put, put_rules
 from tpu_image.catalogue.vfio_modules import kernels
@@ -82,10 +83,23 @@ def _access(rules: Rules, device: Device, action: str, profile: Profile, gid: in
         mode = Slot(group.sure._replace(value="0660"))  # what udev makes of a group without a mode
     wanted = f"{profile.device_mode:04o}"
     access = _judged(device, mode, lambda v: _permissions(v) == profile.device_mode, wanted)
+    changed = last_change(outcome, device.node, wanted)
+    if access.is_open and changed is not None and changed.mode != profile.device_mode:
+        return Access(None if changed.mode is None else False, changed.evidence)
     if access.is_open and profile.device_group:
         name = profile.device_group
         return _judged(device, group, lambda v: v in (name, str(gid)), f"{wanted}, group {name}")
     return access
+
+
+def _closed_by_boot(tree: Tree, device: Device, profile: Profile) -> Iterator[Evidence]:
+    """Find what tmpfiles.d does against a node once udev has opened it."""
+    changed = boot_writes.changed_mode(tree, device.node)
+    if changed is not None and changed[0] != profile.device_mode:
+        yield changed[1]._replace(expected=f"{profile.device_mode:04o}")
+    closed = boot_writes.closed_directory(tree, device.node)
+    if closed is not None:
+        yield closed._replace(expected="a directory that others may enter")
 
 
 def _judged(device: Device, slot: Slot, accepts: Callable[[str], bool], wanted: str) -> Access:
@@ -138,6 +152,11 @@ class _NodeAccess(Requirement):
                 f"whether {open_to_doubt[0].found.partition(':')[0]} is opened cannot be told from the rules"
             )
             return self.unknown(message, *open_to_doubt, remedy=self.remedy)
+        taken_back = [evidence for device in devices for evidence in _closed_by_boot(tree, device, profile)]
+        if taken_back:
+            first = taken_back[0]
+            message = f"{first.path}:{first.line} closes {devices[0].node} again at boot"
+            return self.failed(message, *taken_back, remedy=f"take line {first.line} out of {first.path}")
         changed = [_access(rules, device, "change", profile, gid) for device in devices]
         unrepaired = [access.evidence for access in changed if not access.is_open]
         if unrepaired:

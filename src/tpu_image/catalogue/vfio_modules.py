@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tpu_image.catalogue.bind_script import code, read
 from tpu_image.catalogue.binding import running_scripts
-from tpu_image.catalogue.boot_loader import read_boot_loader
+from tpu_image.catalogue.boot_loader import masked_at_boot, read_boot_loader, tokens_at_boot
 from tpu_image.catalogue.drop_ins import late_names, write_late
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.systemd import units_of
@@ -116,6 +116,11 @@ class VfioModules(Requirement):
         if barred:
             remedy = f"remove line {barred[0].line} of {barred[0].path}"
             return self.failed(f"{barred[0].path} keeps modules from loading", *barred, remedy=remedy)
+        replaced = list(_replaced(tree))
+        if replaced:
+            message = f"{replaced[0].path} has a program run in place of loading a module"
+            remedy = f"remove line {replaced[0].line} of {replaced[0].path}, or see that the program loads it"
+            return self.unknown(message, *replaced, remedy=remedy)
         blacklisted = list(_blacklisted(tree))
         if blacklisted:
             first = blacklisted[0]
@@ -151,7 +156,8 @@ def loaded_at_boot(tree: Tree) -> set[str]:
     systemd-modules-load heeds blacklists.
     """
     loader = units_of(tree).unit("systemd-modules-load.service")
-    if (loader is not None and loader.masked) or any(_blacklisted(tree)):
+    masked = loader is not None and (loader.masked or masked_at_boot(tree, loader.name))
+    if masked or any(_blacklisted(tree)):
         return set()
     named = {name for _, text in _configuration(tree, "modules-load.d") for _, name in loaded_modules(text)}
     return {module for module in MODULES if canonical(module) in named}
@@ -163,6 +169,16 @@ def _barred(tree: Tree) -> Iterator[Evidence]:
     for path, directive in tree.derive(_modprobe_directives):
         program = (directive.rest.split() or [""])[0].rpartition("/")[2]
         if directive.command == "install" and program in _NO_PROGRAM:
+            yield from _against(path, directive)
+
+
+def _replaced(tree: Tree) -> Iterator[Evidence]:
+    """Find ``install`` lines with a program that is not seen to load the module itself."""
+    for path, directive in tree.derive(_modprobe_directives):
+        words = directive.rest.split()
+        programs = {word.rpartition("/")[2] for word in words}
+        passes_on = "modprobe" in programs and ("--ignore-install" in words or "-i" in words)
+        if directive.command == "install" and not passes_on:
             yield from _against(path, directive)
 
 
@@ -288,9 +304,7 @@ def _turned_off_at_boot(tree: Tree) -> Evidence | None:
 
 def _against_at_boot(tree: Tree, parameter: str) -> Iterator[Evidence]:
     """Find a kernel parameter of this name that lists one of the modules, on any boot entry."""
-    for entry in read_boot_loader(tree).entries:
-        tokens = [token for line in entry.lines for token in line.parameters if token.name == parameter]
-        for token in tokens:
-            barred = set(map(canonical, (token.value or "").split(","))) & set(map(canonical, MODULES))
-            if barred:
-                yield Evidence(entry.path, entry.line, token.text, f"nothing against {min(barred)}")
+    for entry, token in tokens_at_boot(tree, parameter):
+        barred = set(map(canonical, (token.value or "").split(","))) & set(map(canonical, MODULES))
+        if barred:
+            yield Evidence(entry.path, entry.line, token.text, f"nothing against {min(barred)}")

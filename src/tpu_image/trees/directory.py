@@ -89,6 +89,8 @@ class DirectoryTree(Tree):
         """Close every directory; the tree cannot be read afterwards."""
         while getattr(self, "_descriptors", None):
             os.close(self._descriptors.popitem()[1])
+            self._entries.clear()
+            self._listings.clear()
 
     def lstat_canonical(self, path: str) -> Entry | None:
         """Describe the entry at the path.
