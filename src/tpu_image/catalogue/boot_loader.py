@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tpu_image.catalogue import grub_files
 from tpu_image.catalogue.requirement import Evidence
 from tpu_image.formats import FormatError
 from tpu_image.formats.grub_config import GrubConfig, LinuxLine
@@ -28,7 +29,6 @@ DEFAULTS = "/etc/default/grub"
 DROP_INS = "/etc/default/grub.d"
 KERNEL_INSTALL = "/etc/kernel/cmdline"
 
-GRUB_DIRECTORIES = ("/boot/grub", "/boot/grub2")
 ENTRY_DIRECTORIES = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
 _GRUB_MKCONFIG = tuple(f"/usr/{d}/{n}" for d in ("sbin", "bin") for n in ("grub-mkconfig", "grub2-mkconfig"))
 
@@ -72,6 +72,8 @@ class _Holdings(NamedTuple):
     """The fields of :class:`BootLoader`; the mappings are from path to content."""
 
     configs: Mapping[str, GrubConfig]
+    unread: tuple[Evidence, ...]
+    """Lines of GRUB's configuration that take in what is not read here."""
     entry_files: Mapping[str, BootLoaderEntry]
     environment_path: str
     environment: EnvironmentBlock | None
@@ -204,9 +206,10 @@ def _read(tree: Tree) -> BootLoader:
     environment_path, environment = _environment(tree)
     reads_drop_ins = _reads_drop_ins(tree)
     kernel_install = tree.read_text_if_present(KERNEL_INSTALL)
-    configs = dict(_configs(tree))
+    configs, unread = grub_files.read(tree)
     return BootLoader(
         configs=configs,
+        unread=unread,
         entry_files=dict(_entry_files(tree)),
         environment_path=environment_path,
         environment=environment,
@@ -220,15 +223,6 @@ def _read(tree: Tree) -> BootLoader:
     )
 
 
-def _configs(tree: Tree) -> Iterator[tuple[str, GrubConfig]]:
-    for directory in GRUB_DIRECTORIES:
-        for name in ("grub.cfg", "custom.cfg"):
-            path = posixpath.join(directory, name)
-            text = tree.read_text_if_present(path)
-            if text is not None:
-                yield path, _named(path, _parse_config, text)
-
-
 def _entry_files(tree: Tree) -> Iterator[tuple[str, BootLoaderEntry]]:
     seen = set()
     for directory in ENTRY_DIRECTORIES:
@@ -239,7 +233,7 @@ def _entry_files(tree: Tree) -> Iterator[tuple[str, BootLoaderEntry]]:
 
 
 def _environment(tree: Tree) -> tuple[str, EnvironmentBlock | None]:
-    for directory in GRUB_DIRECTORIES:
+    for directory in grub_files.DIRECTORIES:
         path = posixpath.join(directory, "grubenv")
         text = tree.read_text_if_present(path)
         if text is not None:
@@ -250,7 +244,7 @@ def _environment(tree: Tree) -> tuple[str, EnvironmentBlock | None]:
             except FormatError:
                 # GRUB says "invalid environment block" and goes on without it.
                 return path, None
-    return posixpath.join(GRUB_DIRECTORIES[0], "grubenv"), None
+    return posixpath.join(grub_files.DIRECTORIES[0], "grubenv"), None
 
 
 def _loader_default(tree: Tree) -> str:
@@ -282,12 +276,7 @@ def _parse_entry(text: str) -> BootLoaderEntry:
     return BootLoaderEntry.parse(text)
 
 
-# The requirements on the command line and those on booting all read the same few files.
-@functools.lru_cache(maxsize=4)
-def _parse_config(text: str) -> GrubConfig:
-    return GrubConfig.parse(text)
-
-
+# Requirements read the same few files, and a plan after every change.
 @functools.lru_cache(maxsize=4)
 def _parse_defaults(texts: tuple[tuple[str, str], ...]) -> GrubDefaults:
     return GrubDefaults.parse(texts)

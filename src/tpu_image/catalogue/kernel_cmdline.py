@@ -112,7 +112,7 @@ class KernelParameterRequirement(Requirement):
             )
         required = required_options(self.parameter, profile)
         findings = [*self._findings(loader, required), *self._cut_off(loader)]
-        findings += self._written_later(tree)
+        findings += [*self._unread(loader), *self._written_later(tree)]
         if findings:
             return self._verdict(findings, len(loader.entries))
         if not loader.entries:
@@ -153,6 +153,13 @@ class KernelParameterRequirement(Requirement):
                     evidence = Evidence(entry.path, entry.line, reason, self.parameter.token)
                     remedy = f"shorten the command line of entry “{entry.title}”"
                     yield _Finding(Status.FAIL, "on", reason, evidence, remedy)
+
+    def _unread(self, loader: BootLoader) -> Iterator[_Finding]:
+        """Name what GRUB takes in from where it cannot be followed."""
+        for evidence in loader.unread:
+            reason = f"{evidence.path}:{evidence.line} takes in what is not read here: {evidence.found}"
+            remedy = "check the running machine, or name the file by its path below /boot"
+            yield _Finding(Status.UNKNOWN, "in other entries", reason, evidence, remedy)
 
     def _written_later(self, tree: Tree) -> Iterator[_Finding]:
         """Find what sets huge pages otherwise once the kernel runs."""
