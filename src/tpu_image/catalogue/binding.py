@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tpu_image.catalogue.bind_script import ELF, binds, read, takes_bare_address, unusable
 from tpu_image.catalogue.device_events import ADDRESS, Rules, function, load_rules, vfio_generations
 from tpu_image.catalogue.hardware import Generation
 from tpu_image.catalogue.requirement import Profile
-from tpu_image.formats.udev_model import Command, command_words
+from tpu_image.catalogue.systemd import units_of
+from tpu_image.formats.udev_model import Command, Outcome, command_words
 from tpu_image.trees.base import Tree
 
 _HELPERS = "/usr/lib/udev"
 """Where udev looks for a program named without a path."""
+
+_WRAPPERS: Mapping[str, tuple[str, ...]] = {
+    "env": ("-u", "-C", "-S"),
+    "timeout": ("-k", "-s", "--kill-after", "--signal"),
+    "nice": ("-n",),
+    "ionice": ("-c", "-n"),
+    "nohup": (),
+    "setsid": (),
+}
+"""Programs that run the one behind them, with their options that are followed by a value."""
 
 _INTERPRETERS = ("sh", "bash", "dash", "python3", "perl")
 
@@ -48,11 +59,9 @@ def programs(commands: Iterable[Command]) -> Iterator[Program]:
 
 
 def _program(command: Command, words: list[str]) -> Program:
+    words = _without_wrappers(words)
     path = words[0] if words[0].startswith("/") else f"{_HELPERS}/{words[0]}"
     arguments = words[1:]
-    if posixpath.basename(path) == "env":
-        arguments = [word for word in arguments if "=" not in word]
-        path, arguments = (arguments or [""])[0], arguments[1:]
     if posixpath.basename(path) not in _INTERPRETERS or not arguments:
         return Program(command, path, tuple(arguments))
     while len(arguments) > 1 and arguments[0].startswith("-"):
@@ -60,6 +69,19 @@ def _program(command: Command, words: list[str]) -> Program:
         if "c" in option:
             return _inline_program(command, arguments[0])
     return Program(command, arguments[0], tuple(arguments[1:]), interpreter=path)
+
+
+def _without_wrappers(words: list[str]) -> list[str]:
+    """Take away programs that run another one: ``env A=b``, ``timeout -k 5 30``, ``nice -n 5``."""
+    while (name := posixpath.basename(words[0])) in _WRAPPERS:
+        rest = words[1:]
+        while rest and (rest[0].startswith("-") or (name == "env" and "=" in rest[0])):
+            rest = rest[2 if rest[0] in _WRAPPERS[name] else 1 :]
+        rest = rest[name == "timeout" :]
+        if not rest:
+            return words
+        words = rest
+    return words
 
 
 def _inline_program(command: Command, text: str) -> Program:
@@ -101,11 +123,22 @@ def _binding(tree: Tree, rules: Rules, generation: Generation) -> Binding:
             binding.faults.append((program, fault))
         else:
             binding.bound.append(program)
+    binding.undecided += _started_by_systemd(tree, outcome)
     paths = {program.path for program in binding.bound}
     if paths:
         on_vfio = programs(rules.outcome(function(generation, "vfio-pci"), "add").run)
         binding.already = any(program.path in paths and not program.command.doubt for program in on_vfio)
     return binding
+
+
+def _started_by_systemd(tree: Tree, outcome: Outcome) -> Iterator[tuple[Program, str]]:
+    """Find services that rules have systemd start for the device, and that are about binding (systemd.device(5))."""
+    for name in (outcome.properties.get("SYSTEMD_WANTS") or "").split():
+        unit = units_of(tree).unit(name)
+        for command, located in unit.commands() if unit is not None and unit.loadable else ():
+            program = _program(Command(located.value, located.path, located.line), list(command.words))
+            if _is_about_binding(tree, program):
+                yield program, f"systemd runs it as {name}, when and with which outcome is not udev's to say"
 
 
 def _is_about_binding(tree: Tree, program: Program) -> bool:
