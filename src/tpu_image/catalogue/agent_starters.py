@@ -20,8 +20,6 @@ from tpu_image.formats.systemd_command import split_words
 from tpu_image.formats.systemd_unit import UNIT_DIRECTORIES, split_name, template_of
 from tpu_image.trees.base import NotAFileError, NotFoundError, TooLargeError, Tree
 
-PROGRAM_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/snap/bin")
-"""Where systemd looks for a program without a path (systemd.exec(5)), and where snaps put theirs."""
 LOCAL_UNITS = ("/etc/systemd/system", "/usr/local/lib/systemd/system")
 """Where units that a person wrote are: only of these are scripts looked into for the agent."""
 SHELLS = ("sh", "bash", "dash")
@@ -215,16 +213,6 @@ def runs(step: Step, agent: Agent, containers: Collection[str]) -> bool:
     if command.action == "start":
         return any(name in containers for name in command.operands)
     return command.action == "run" and agent.is_image(command.image)
-
-
-def find_program(tree: Tree, name: str) -> str:
-    """Give the path of a program that may be executed; empty where there is none."""
-    paths = [name] if name.startswith("/") else [f"{directory}/{name}" for directory in PROGRAM_DIRECTORIES]
-    for path in paths:
-        entry = tree.stat(path)
-        if entry is not None and entry.executable:
-            return path
-    return ""
 
 
 def _is_shell_script(text: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tpu_image.catalogue.bind_script import ELF, binds, read, takes_bare_address, unusable
-from tpu_image.catalogue.device_events import ADDRESS, Rules, function, load_rules, vfio_generations
+from tpu_image.catalogue.device_events import ADDRESS, function, load_rules, vfio_generations
 from tpu_image.catalogue.hardware import Generation
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.catalogue.systemd import units_of
@@ -108,7 +108,8 @@ class Binding:
         self.already = False
 
 
-def _binding(tree: Tree, rules: Rules, generation: Generation) -> Binding:
+def _binding(tree: Tree, generation: Generation, architecture: str) -> Binding:
+    rules = load_rules(tree, architecture)
     binding = Binding(generation)
     outcome = rules.outcome(function(generation), "add")
     dropped = programs(outcome.dropped)
@@ -181,14 +182,7 @@ def _fault(tree: Tree, program: Program) -> str:
 
 def bindings(tree: Tree, profile: Profile) -> list[Binding]:
     """Judge the `add` event of a function of each VFIO generation of a profile."""
-    rules = load_rules(tree, profile)
-    found = []
-    for generation in vfio_generations(profile):
-        known = tree.derived.get((bindings, generation, profile.architecture))
-        binding = known if isinstance(known, Binding) else _binding(tree, rules, generation)
-        tree.derived[bindings, generation, profile.architecture] = binding
-        found.append(binding)
-    return found
+    return [tree.derive(_binding, g, profile.architecture) for g in vfio_generations(profile)]
 
 
 def running_scripts(tree: Tree, profile: Profile) -> list[str]:

@@ -107,28 +107,25 @@ def _known_outcomes(
     return []
 
 
-def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:
+def load_rules(tree: Tree, architecture: str, *, marked: bool = True) -> Rules:
     """Read the rules of a tree; ``marked`` says whether the groups of TPUs are marked (:data:`MARKS`)."""
-    key = (load_rules, profile.architecture, marked)
-    known = tree.derived.get(key)
-    if isinstance(known, Rules):
-        return known
+    return tree.derive(_load, architecture, marked)
 
+
+def _load(tree: Tree, architecture: str, marked: bool) -> Rules:
     def exists(path: str) -> Truth:
         if path.startswith(MARKS + "/"):
             return marked
         return None if path.startswith(_VOLATILE) else tree.exists(path)
 
     machine = Machine(
-        architecture=_ARCHITECTURES.get(profile.architecture, ""),
+        architecture=_ARCHITECTURES.get(architecture, ""),
         exists=exists,
         users=accounts.names(tree.derive(accounts.users)),
         groups=accounts.names(tree.derive(accounts.groups)),
         systemd=systemd_version(tree),
     )
-    rules = Rules(_rules_files(tree), machine)
-    tree.derived[key] = rules
-    return rules
+    return Rules(_rules_files(tree), machine)
 
 
 def _rules_files(tree: Tree) -> tuple[tuple[str, RulesFile], ...]:
@@ -136,21 +133,17 @@ def _rules_files(tree: Tree) -> tuple[tuple[str, RulesFile], ...]:
     for directory in RULES_DIRECTORIES:
         for name in tree.names(directory, "*.rules"):
             by_name.setdefault(name, f"{directory}/{name}")
-    parsed = ((path, _rules_file(tree, tree.resolve(path))) for _, path in sorted(by_name.items()))
+    parsed = ((path, tree.derive(_rules_file, tree.resolve(path))) for _, path in sorted(by_name.items()))
     return tuple((path, file) for path, file in parsed if file is not None)
 
 
 def _rules_file(tree: Tree, path: str) -> RulesFile | None:
     """Parse the file at a path without links; None where it only masks, being empty or no file."""
     if isinstance(tree, Overlay) and path not in tree.written:
-        return _rules_file(tree.base, path)  # read once, however often the plan changes
-    key = (_rules_file, path)
-    if key not in tree.derived:
-        entry = tree.lstat_canonical(path)
-        readable = entry is not None and entry.kind is Kind.FILE and entry.size > 0
-        tree.derived[key] = parse(tree.read_text(path, RULES_LIMIT)) if readable else None
-    known = tree.derived[key]
-    return known if isinstance(known, RulesFile) else None
+        return tree.base.derive(_rules_file, path)  # read once, however often the plan changes
+    entry = tree.lstat_canonical(path)
+    readable = entry is not None and entry.kind is Kind.FILE and entry.size > 0
+    return parse(tree.read_text(path, RULES_LIMIT)) if readable else None
 
 
 def systemd_version(tree: Tree) -> int:

@@ -118,7 +118,7 @@ def _permissions(value: str) -> int:
 
 def opens_group_nodes(tree: Tree, profile: Profile, *, marked: bool) -> bool:
     """Whether the rules open ``/dev/vfio/GROUP`` of a TPU; ``marked``: once the bind script marked it."""
-    rules = load_rules(tree, profile, marked=marked)
+    rules = load_rules(tree, profile.architecture, marked=marked)
     gid = group_id(tree, profile.device_group)
     return all(_access(rules, group_node(n), "add", profile, gid).is_open for n in _GROUP_NUMBERS)
 
@@ -244,7 +244,7 @@ class DeviceAccess(_NodeAccess):
             return self.failed(
                 "the rule for /dev/vfio/GROUP waits for a mark that no bind script makes", where
             )
-        return self._judge(tree, profile, load_rules(tree, profile, marked=marked))
+        return self._judge(tree, profile, load_rules(tree, profile.architecture, marked=marked))
 
 
 class AccelAccess(_NodeAccess):
@@ -263,7 +263,7 @@ class AccelAccess(_NodeAccess):
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Evaluate the events of a node."""
-        return self._judge(tree, profile, load_rules(tree, profile))
+        return self._judge(tree, profile, load_rules(tree, profile.architecture))
 
 
 REQUIREMENTS: tuple[Requirement, ...] = (DeviceAccess(), AccelAccess())

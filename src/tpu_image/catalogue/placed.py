@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from tpu_image.catalogue import bind_script, device_nodes, environment, metadata, storage_timeouts, vfio
-from tpu_image.plan.change import Change
 from tpu_image.trees.memory import File
+
+if TYPE_CHECKING:
+    from tpu_image.plan.change import Change
 
 SCRIPTS = (bind_script.SCRIPT, environment.SCRIPT, storage_timeouts.SCRIPT, metadata.SCRIPT)
 PLACED = (vfio.RULES_FILE, device_nodes.RULES_FILE, *SCRIPTS)

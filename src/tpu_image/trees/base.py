@@ -13,7 +13,7 @@ import fnmatch
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, cast
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 READ_LIMIT = 16 * 1024 * 1024
 """Bytes that :meth:`Tree.read_bytes` takes at most: no configuration file is larger."""
@@ -102,6 +102,7 @@ def normalise(path: str) -> str:
 _STEPS = ("", ".", "..")
 """Parts of a path that name nothing in a directory."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -137,11 +138,12 @@ class Tree(ABC):
     def list_canonical(self, path: str) -> list[str]:
         """Names in the directory at a path that holds no link, unsorted; empty where there is none."""
 
-    def derive(self, make: Callable[[Tree], T]) -> T:
-        """Give what ``make`` works out from the tree: once for all who ask, and anew after a change."""
-        if make not in self.derived:
-            self.derived[make] = make(self)
-        return cast("T", self.derived[make])
+    def derive(self, make: Callable[Concatenate[Tree, P], T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Give what ``make`` works out from the tree: once for all who ask the same, and anew after a change."""
+        key = (make, arguments, *options.items()) if arguments or options else make
+        if key not in self.derived:
+            self.derived[key] = make(self, *arguments, **options)
+        return cast("T", self.derived[key])
 
     def head_canonical(self, path: str, length: int) -> bytes:
         """Read the first bytes of the regular file at a path that holds no link, of whatever size it is."""
