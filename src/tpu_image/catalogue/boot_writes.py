@@ -5,7 +5,6 @@ Sources: tmpfiles.d(5), systemd-tmpfiles-setup.service; Debian's sysfsutils for 
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
 from collections.abc import Iterator
 
@@ -33,7 +32,7 @@ def last_write(tree: Tree, attribute: str) -> tuple[str, Evidence] | None:
     """Find what a boot writes last to an attribute of sysfs: the value and where it stands."""
     found = None
     for path, line in tree.derive(tmpfiles_lines):
-        if line.kind == "w" and fnmatch.fnmatchcase(attribute, line.path):
+        if line.kind == "w" and line.means(attribute):
             found = line.argument, Evidence(path, line.number, f"w {line.path}: {line.argument}")
     for value, evidence in _sysfs_settings(tree, attribute):
         found = value, evidence
@@ -73,21 +72,21 @@ def changed_mode(tree: Tree, node: str) -> tuple[int, Evidence] | None:
     """Find the mode that tmpfiles.d gives a device node last: the permission bits and where that stands."""
     found = None
     for path, line in tree.derive(tmpfiles_lines):
-        if line.mode is None or line.kind not in "zZmcb":
+        if line.mode is None or line.kind not in "zZmcbfF":
             continue
         above = parents(node) if line.kind == "Z" else []
-        if any(fnmatch.fnmatchcase(name, line.path) for name in (node, *above)):
+        if any(map(line.means, (node, *above))):
             found = line.mode & 0o777, Evidence(path, line.number, f"{line.kind} {line.path} {line.mode:04o}")
     return found
 
 
-def closed_directory(tree: Tree, node: str) -> Evidence | None:
-    """Find a line of tmpfiles.d that leaves the directory of a node to its owner alone."""
+def closed_directory(tree: Tree, node: str, needed: int = 0o001) -> Evidence | None:
+    """Find a line of tmpfiles.d that takes every ``needed`` permission bit from the directory of a node."""
     found = None
     for path, line in tree.derive(tmpfiles_lines):
-        directory = fnmatch.fnmatchcase(posixpath.dirname(node), line.path)
-        if directory and line.mode is not None and line.kind in "dDezZm":
-            closes = not line.mode & 0o011
+        directory = posixpath.dirname(node)
+        if line.means(directory) and line.mode is not None and line.kind in "dDezZm":
+            closes = not line.mode & needed
             where = Evidence(path, line.number, f"{line.kind} {line.path} {line.mode:04o}")
             found = where if closes else None
     return found

@@ -97,7 +97,7 @@ def _closed_by_boot(tree: Tree, device: Device, profile: Profile) -> Iterator[Ev
     changed = boot_writes.changed_mode(tree, device.node)
     if changed is not None and changed[0] != profile.device_mode:
         yield changed[1]._replace(expected=f"{profile.device_mode:04o}")
-    closed = boot_writes.closed_directory(tree, device.node)
+    closed = boot_writes.closed_directory(tree, device.node, 0o011 if profile.device_group else 0o001)
     if closed is not None:
         yield closed._replace(expected="a directory that others may enter")
 

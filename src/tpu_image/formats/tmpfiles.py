@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from tpu_image.formats import FormatError
-from tpu_image.formats.systemd_command import split_words
+from tpu_image.formats.systemd_command import first_word
 
 DIRECTORIES = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 """Where the files are, the first of equal names wins."""
 
 _COLUMNS = 6
+"""Type, path, mode, user, group and age; the argument is the rest of the line."""
 
 
 class Line(NamedTuple):
@@ -26,27 +28,32 @@ class Line(NamedTuple):
     argument: str
     """As written, with escapes."""
 
+    def means(self, path: str) -> bool:
+        """Whether its path, which may be a pattern (glob(7)), stands for another."""
+        return self.path.count("/") == path.count("/") and fnmatch.fnmatchcase(path, self.path)
+
 
 def parse(text: str) -> Iterator[Line]:
     """Read a file; lines that systemd-tmpfiles gives up are left out."""
     for number, content in enumerate(text.splitlines(), 1):
-        if not content.strip() or content.lstrip().startswith(("#", ";")):
+        try:
+            columns, argument = _columns(content.strip())
+        except FormatError:
             continue
-        *columns, argument = _columns(content)
-        if columns and columns[0] and columns[1].startswith("/"):
-            kind, path, mode, _, group = columns
+        kind, path, mode, _, group, _ = columns
+        if kind and kind[0].isalpha() and path.startswith("/"):
             yield Line(number, kind[0], path, _mode(mode), group, argument)
 
 
-def _columns(content: str) -> list[str]:
-    """Give the five columns, ``-`` as empty, and the argument; nothing for a line with an open quote."""
-    words = content.split(None, _COLUMNS - 1)
-    try:
-        columns = ["" if word == "-" else word for part in words[:5] for word in split_words(part) if word]
-    except FormatError:
-        return [""]
-    argument = words[5].rstrip() if len(words) == _COLUMNS else ""
-    return [*columns, *[""] * (5 - len(columns)), argument]
+def _columns(content: str) -> tuple[list[str], str]:
+    """Give the columns before the argument, ``-`` and those that are not there as empty, and the argument."""
+    columns: list[str] = []
+    position = 0
+    while position < len(content) and len(columns) < _COLUMNS:
+        word, position = first_word(content, position)
+        columns.append("" if word == "-" else word)
+        position += len(content[position:]) - len(content[position:].lstrip())
+    return [*columns, *[""] * (_COLUMNS - len(columns))], content[position:]
 
 
 def _mode(text: str) -> int | None:
