@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
+import functools
 from typing import NamedTuple
 
 from tpu_image.formats import FormatError
@@ -14,6 +14,8 @@ DIRECTORIES = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d"
 
 _COLUMNS = 6
 """Type, path, mode, user, group and age; the argument is the rest of the line."""
+_UNUSUAL = frozenset("\"'\\\v\f\x1c\x1d\x1e\x1f")
+"""What is quoted or escaped, or is white space for Python alone: a line without is split at once."""
 
 
 class Line(NamedTuple):
@@ -33,21 +35,30 @@ class Line(NamedTuple):
         return self.path.count("/") == path.count("/") and fnmatch.fnmatchcase(path, self.path)
 
 
-def parse(text: str) -> Iterator[Line]:
+@functools.lru_cache(maxsize=256)
+def parse(text: str) -> tuple[Line, ...]:
     """Read a file; lines that systemd-tmpfiles gives up are left out."""
-    for number, content in enumerate(text.splitlines(), 1):
-        try:
-            columns, argument = _columns(content.strip())
-        except FormatError:
-            continue
-        kind, path, mode, _, group, _ = columns
-        if kind and kind[0].isalpha() and path.startswith("/"):
-            yield Line(number, kind[0], path, _mode(mode), group, argument)
+    lines = (_line(number, content.strip()) for number, content in enumerate(text.splitlines(), 1))
+    return tuple(line for line in lines if line is not None)
+
+
+def _line(number: int, content: str) -> Line | None:
+    try:
+        (kind, path, mode, _, group, _), argument = _columns(content)
+    except FormatError:
+        return None
+    if not (kind and kind[0].isalpha() and path.startswith("/")):
+        return None
+    return Line(number, kind[0], path, _mode(mode), group, argument)
 
 
 def _columns(content: str) -> tuple[list[str], str]:
     """Give the columns before the argument, ``-`` and those that are not there as empty, and the argument."""
-    columns: list[str] = []
+    if content.isascii() and _UNUSUAL.isdisjoint(content):
+        words = content.split(None, _COLUMNS)
+        columns = ["" if word == "-" else word for word in words[:_COLUMNS]]
+        return [*columns, *[""] * (_COLUMNS - len(columns))], "".join(words[_COLUMNS:])
+    columns = []
     position = 0
     while position < len(content) and len(columns) < _COLUMNS:
         word, position = first_word(content, position)

@@ -40,3 +40,10 @@ def test_every_text_is_read(text: str) -> None:
     for line in parse(text):
         assert line.path.startswith("/")
         assert len(line.kind) == 1
+
+
+@given(st.lists(st.text("wz/-0a", max_size=5), min_size=7, max_size=9).map(" ".join))
+def test_a_plain_line_is_the_same_however_it_is_split(text: str) -> None:
+    quoted = "".join(f"\\x{ord(c):02x}" if c == "a" else c for c in f"{text}a")
+    plain = [line._replace(argument="") for line in parse(f"{text}a")]
+    assert plain == [line._replace(argument="") for line in parse(quoted)]
