@@ -2,27 +2,42 @@
 
     python benchmarks/check_and_apply.py ROOT [ROUNDS]
 
-ROOT is a directory that may be changed; every apply is undone before the next. Figures are medians,
-and what counts is the ratio to `python -c pass`, since the machine is shared.
+ROOT is a directory that may be changed; every apply is undone before the next. What counts is the ratio to
+`python -c pass`: of the median wall time on a quiet machine, and on a busy one of the least CPU time, which
+other processes lengthen least.
 """
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 PROFILE = ("--no-agent", "--waive", "prerequisites.gcloud=not in Debian")
 
 
-def seconds(command: Sequence[str]) -> float:
-    """Wall time of one run, start-up included."""
-    began = time.perf_counter()
+class Cost(NamedTuple):
+    """What one run took, start-up included, in seconds."""
+
+    wall: float
+    cpu: float
+
+
+def cost(command: Sequence[str]) -> Cost:
+    """Run a command."""
+    began, used = time.perf_counter(), _cpu_of_children()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    return time.perf_counter() - began
+    return Cost(time.perf_counter() - began, _cpu_of_children() - used)
+
+
+def _cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main(root: Path, rounds: int) -> None:
@@ -35,16 +50,23 @@ def main(root: Path, rounds: int) -> None:
         "apply again (nothing to change)": [tool, "apply", str(root), *PROFILE],
         "apply --undo": [tool, "apply", str(root), "--undo"],
     }
-    times: dict[str, list[float]] = {name: [] for name in commands}
+    costs: dict[str, list[Cost]] = {name: [] for name in commands}
     for command in commands.values():
-        seconds(command)  # fills the page cache and the byte code cache
+        cost(command)  # fills the page cache and the byte code cache
     for _ in range(rounds):
         for name, command in commands.items():
-            times[name].append(seconds(command))
-    nothing = statistics.median(times["python -c pass"])
-    for name, values in times.items():
-        median = statistics.median(values)
-        print(f"{name:34} {median * 1000:7.1f} ms   {median / nothing:5.1f} x python -c pass")
+            costs[name].append(cost(command))
+    print(f"{'':34} {'median wall':>11} {'x pass':>7} {'least CPU':>11} {'x pass':>7}")
+    nothing = summary(costs["python -c pass"])
+    for name, measured in costs.items():
+        wall, cpu = summary(measured)
+        ratios = wall / nothing.wall, cpu / nothing.cpu
+        print(f"{name:34} {wall * 1000:8.1f} ms {ratios[0]:7.1f} {cpu * 1000:8.1f} ms {ratios[1]:7.1f}")
+
+
+def summary(costs: Sequence[Cost]) -> Cost:
+    """Median wall time, least CPU time."""
+    return Cost(statistics.median(c.wall for c in costs), min(c.cpu for c in costs))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunningError
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -28,6 +23,7 @@ from tpu_image.disks.objections import open_system
 from tpu_image.disks.recovery import recover
 from tpu_image.disks.source import BlockSource
 from tpu_image.disks.tree_writer import free_ranges, write_nodes
+from tpu_image.hashing import hashed
 from tpu_image.installed import Package, packages_of
 from tpu_image.output import make_durable, whole_file, write_file
 from tpu_image.plan import Change, Plan
@@ -37,20 +33,8 @@ FORMATS = ("gce", "raw", "qcow2", "qcow2-zstd")
 """``gce``: what Compute Engine imports, a .tar.gz with ``disk.raw``; ``raw``: a sparse file; ``qcow2``: QEMU's own
 format, compressed with deflate, which every reader knows, or with zstd, which QEMU does from 5.1 on."""
 
-HASHING_INTERVAL = 0.2
-"""Seconds between two reports while the base's hash is waited for."""
-
 LATEST = 1 << 33
 """Seconds since 1970 that a build may carry: what fits into a tar header, some 270 years."""
-
-HASHING_INTERVAL = 0.2
-"""Seconds between two reports while the base's hash is waited for."""
-
-LATEST = 1 << 33
-"""Seconds since 1970 that a build may carry: what fits into a tar header, some 270 years."""
-
-PACKAGES_LIMIT = 16 * 1024 * 1024
-"""Bytes of the list of installed packages; some 5,000 of them take 6 MB."""
 
 
 @dataclass(frozen=True)
@@ -235,43 +219,3 @@ def _write(disk: EditedDisk, file: BinaryIO, request: Request, progress: Progres
         zstd = request.form == "qcow2-zstd"
         return write_qcow2(disk, file, zstd=zstd, threads=threads, progress=progress)
     return write_archive(disk, file, modified=request.time, threads=threads, progress=progress)
-
-
-@contextlib.contextmanager
-def hashed(path: Path, progress: Progress = SILENT) -> Iterator[Callable[[], str]]:
-    """Take the SHA-256 of a file beside other work; the function given waits for it, in hexadecimal.
-
-    Where the block ends before that, the hashing ends too.
-    """
-    hashing = _Hashing(path)
-    with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
-        digest = pool.submit(hashing.run)
-
-        def result() -> str:
-            while True:
-                try:
-                    return digest.result(timeout=HASHING_INTERVAL)
-                except StillRunningError:
-                    progress.at("hashing", hashing.done, path.stat().st_size)
-
-        try:
-            yield result
-        finally:
-            hashing.stop.set()
-
-
-class _Hashing:
-    """The SHA-256 of a file, as far as it is."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.stop = threading.Event()
-        self.done = 0
-
-    def run(self) -> str:
-        digest = hashlib.sha256()
-        with self.path.open("rb", buffering=0) as file:
-            while not self.stop.is_set() and (chunk := file.read(1 << 20)):
-                digest.update(chunk)
-                self.done += len(chunk)
-        return digest.hexdigest()

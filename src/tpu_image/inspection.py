@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 from tpu_image import catalogue
 from tpu_image.catalogue import readings
@@ -16,8 +15,7 @@ from tpu_image.trees.base import Tree, TreeError
 from tpu_image.trees.directory import DirectoryTree
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """Files to check, and the running machine that they belong to."""
 
     name: str
@@ -42,7 +40,9 @@ def opened(name: str, live: str | None = None) -> Iterator[Target]:
         DiskError: it is a file, and no disk image that can be read.
     """
     with contextlib.ExitStack() as stack:
-        if Path(name).is_file() and disks_are_here():
+        if os.path.isfile(name) and disks_are_here():
+            from pathlib import Path
+
             from tpu_image.disks.image import open_image
             from tpu_image.disks.objections import open_system
 
@@ -54,7 +54,7 @@ def opened(name: str, live: str | None = None) -> Iterator[Target]:
         machine: Tree | None = tree if is_running_machine(name) else None
         if live is not None:
             machine = stack.enter_context(_directory(live, "give a directory that holds proc, sys and dev"))
-        yield Target(name, tree, machine, str(Path(name).resolve()))
+        yield Target(name, tree, machine, os.path.realpath(name))
 
 
 def disks_are_here() -> bool:
@@ -66,7 +66,7 @@ def disks_are_here() -> bool:
 
 def is_running_machine(name: str) -> bool:
     """Whether a directory is the root of the machine that this runs on."""
-    return Path(name).resolve() == Path("/")
+    return os.path.realpath(name) == "/"
 
 
 def _directory(name: str, instead: str) -> DirectoryTree:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from tpu_image.catalogue.activation import Command
 
@@ -23,15 +22,15 @@ class ActivationError(Exception):
 
 def managed_by_systemd() -> bool:
     """Whether systemd runs this machine (sd_booted(3)): nothing can be reloaded where it does not."""
-    return Path("/run/systemd/system").is_dir()
+    return os.path.isdir("/run/systemd/system")
 
 
 def find_program(name: str) -> str | None:
     """Give the absolute path of a program of the system; None where it is not installed."""
     for directory in PROGRAM_DIRECTORIES:
-        path = Path(directory, name)
-        if path.is_file() and os.access(path, os.X_OK):
-            return str(path)
+        path = f"{directory}/{name}"
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
     return None
 
 

@@ -8,8 +8,10 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class OutputError(Exception):
@@ -103,7 +105,7 @@ def make_durable(file: BinaryIO) -> None:
 def _new_file(path: Path, temporary: Path, mode: int) -> tuple[int, bool]:
     """Open an empty file, and say whether it has the temporary name: only where it cannot be without one."""
     flags = os.O_RDWR | os.O_CLOEXEC
-    if Path("/proc/self/fd").is_dir():  # what gives it a name later
+    if os.path.isdir("/proc/self/fd"):  # what gives it a name later
         try:
             return os.open(path.parent, flags | os.O_TMPFILE, mode), False
         except OSError as error:

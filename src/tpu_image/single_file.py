@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from tpu_image.formats import zip_archive
 from tpu_image.output import write_file
 
 PACKED = (
@@ -41,9 +40,6 @@ from tpu_image.checker import main
 sys.exit(main(sys.argv[1:]))
 """
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time that every member gets: the first one that a zip archive can hold."""
-
 
 def build() -> bytes:
     """Give the bytes of the checker's single file, with PyYAML's Python modules in it.
@@ -51,15 +47,7 @@ def build() -> bytes:
     Raises:
         PackageNotFoundError: PyYAML is not installed.
     """
-    archive = io.BytesIO()
-    archive.write(_SHEBANG)
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as members:
-        for name, content in sorted(_members().items()):
-            member = zipfile.ZipInfo(name, _EPOCH)
-            member.compress_type = zipfile.ZIP_DEFLATED
-            member.external_attr = 0o100644 << 16
-            members.writestr(member, content)
-    return archive.getvalue()
+    return zip_archive.pack(_members(), before=_SHEBANG, deflated=True)
 
 
 def _members() -> dict[str, bytes]:

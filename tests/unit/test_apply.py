@@ -8,7 +8,6 @@ import json
 import os
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from disk_trees import (
     folder,
     materialise,
     mount,
-    need_root,
     picture,
     read_nodes,
     swapped,
@@ -34,17 +32,7 @@ from tpu_image.trees.directory import DirectoryTree
 from tpu_image.trees.memory import File, Node
 from tpu_image.trees.overlay import Overlay
 
-
-@pytest.fixture(autouse=True)
-def root_user() -> None:
-    need_root()
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with folder() as path:
-        materialise(NODES, path)
-        yield path
+pytestmark = pytest.mark.usefixtures("root_user")
 
 
 def without_journal(nodes: dict[str, Node]) -> dict[str, Node]:

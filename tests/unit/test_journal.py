@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +15,17 @@ from hypothesis import strategies as st
 from disk_trees import (
     NOBODY,
     folder,
-    materialise,
-    need_root,
     nodes_of,
     picture,
 )
-from plan_cases import NODES, change, write_everything
+from plan_cases import change, write_everything
 from tpu_image.plan import JOURNAL, PlanError, undo
 from tpu_image.plan.journal import Journal, Record, decode, encode
 from tpu_image.plan.snapshot import Snapshot, digest
 from tpu_image.trees.base import TreeError
 from tpu_image.trees.memory import Directory, File, Node
 
-
-@pytest.fixture(autouse=True)
-def root_user() -> None:
-    need_root()
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with folder() as path:
-        materialise(NODES, path)
-        yield path
+pytestmark = pytest.mark.usefixtures("root_user")
 
 
 def snapshots() -> st.SearchStrategy[Snapshot]:

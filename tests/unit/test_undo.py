@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from disk_trees import (
     dies_at,
     folder,
     materialise,
-    need_root,
     picture,
     read_nodes,
     trees,
@@ -25,17 +24,7 @@ from tpu_image.plan import Kept, Undone, apply, undo
 from tpu_image.trees.base import READ_LIMIT, TreeError
 from tpu_image.trees.memory import Node
 
-
-@pytest.fixture(autouse=True)
-def root_user() -> None:
-    need_root()
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with folder() as path:
-        materialise(NODES, path)
-        yield path
+pytestmark = pytest.mark.usefixtures("root_user")
 
 
 def nodes_without_journal(root: Path) -> dict[str, Node]:

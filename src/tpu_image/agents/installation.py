@@ -29,8 +29,9 @@ from tpu_image.agents.spool import Spool
 from tpu_image.agents.units import Mount
 from tpu_image.catalogue.agent_judgement import DOCKER_SERVICES
 from tpu_image.catalogue.agent_record import AGENTS, SCHEMA, record_path
-from tpu_image.catalogue.agent_starters import Agent, find_program
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.boot_tasks import ENABLED_DIRECTORY, UNIT_DIRECTORY
+from tpu_image.catalogue.programs import why_not_found
 from tpu_image.catalogue.systemd import units_of
 from tpu_image.trees import memory
 from tpu_image.trees.base import Kind, Tree
@@ -57,7 +58,7 @@ def choose_runtime(tree: Tree, wanted: str = "") -> Runtime:
     Raises:
         AgentError: Docker is wanted and the base does not start it; another word is no runtime.
     """
-    has_docker = bool(find_program(tree, "docker")) and any(
+    has_docker = not why_not_found(tree, "docker") and any(
         units_of(tree).starts_at_boot(name) for name in (*DOCKER_SERVICES, "docker.socket")
     )
     if not wanted:

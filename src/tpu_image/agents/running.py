@@ -9,7 +9,7 @@ from tpu_image.agents.errors import ImageError
 from tpu_image.agents.filesystem import RootFileSystem, quoted
 from tpu_image.agents.manifest import Configuration
 from tpu_image.agents.units import Program
-from tpu_image.catalogue.agent_starters import Agent
+from tpu_image.catalogue.agents import Agent
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """What Docker sets where an image does not."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tpu_image.agents import quoting
 from tpu_image.catalogue.agent_record import exits_path
-from tpu_image.catalogue.agent_starters import Agent
+from tpu_image.catalogue.agents import Agent
 
 READY = "tpu-image-ready.target"
 """What workloads order themselves after."""

@@ -6,8 +6,10 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 from tpu_image.catalogue import container_store, snaps
-from tpu_image.catalogue.agent_starters import Agent, Problem, Services, Starter, Step, find_program
+from tpu_image.catalogue.agent_starters import Problem, Services, Starter, Step
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.container_store import Container, Image
+from tpu_image.catalogue.programs import why_not_found
 from tpu_image.catalogue.requirement import Evidence, Status
 from tpu_image.catalogue.systemd import Unit
 from tpu_image.formats.container_command import ContainerCommand
@@ -55,10 +57,9 @@ def _judge_program(starter: Starter, services: Services, agent: Agent, unit: Uni
     program = step.words[0]
     path = program if root is None else posixpath.join(root.value, program.lstrip("/"))
     tree = services.tree if root is None else Below(services.tree, root.value)
-    if not find_program(tree, program):
-        starter.problem(
-            f"runs {path}, which is not there or not executable", expected="an executable program"
-        )
+    problem = why_not_found(tree, program)
+    if problem:
+        starter.problem(f"runs {path}, which {problem}", expected="an executable program")
     user = settings.last("Service", "User")
     other = agent.needs_root and user is not None and user.value not in ("root", "0")
     confined = [f"User={user.value}"] if other and user is not None else []
@@ -246,8 +247,9 @@ def judge_configuration(starter: Starter, tree: Tree, path: str) -> None:
 
 def judge_engine(starter: Starter, services: Services, engine: str) -> None:
     """Note that the program that runs a container, or the daemon behind it, is not there."""
-    if not find_program(services.tree, engine):
-        starter.problem(f"needs {engine}, which the image does not have", expected=f"the program {engine}")
+    problem = why_not_found(services.tree, engine)
+    if problem:
+        starter.problem(f"needs {engine}, which {problem}", expected=f"the program {engine}")
     elif posixpath.basename(engine) == "docker":
         judge_daemon(starter, services, "docker.socket")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tpu_image.catalogue import agent_record
-from tpu_image.catalogue.agent_starters import Agent
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Verdict
 from tpu_image.trees.base import NotFoundError, Tree
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.catalogue import container_store
 from tpu_image.catalogue.agent_record import AGENTS
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.requirement import Evidence, Status
 from tpu_image.catalogue.systemd import Unit, units_of
 from tpu_image.formats import FormatError, container_command
@@ -21,8 +21,6 @@ from tpu_image.formats.systemd_command import split_words
 from tpu_image.formats.systemd_unit import UNIT_DIRECTORIES, split_name, template_of
 from tpu_image.trees.base import NotAFileError, NotFoundError, TooLargeError, Tree
 
-PROGRAM_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/snap/bin")
-"""Where systemd looks for a program without a path (systemd.exec(5)), and where snaps put theirs."""
 LOCAL_UNITS = ("/etc/systemd/system", "/usr/local/lib/systemd/system")
 """Where units that a person wrote are: only of these are scripts looked into for the agent."""
 SHELLS = ("sh", "bash", "dash")
@@ -38,32 +36,6 @@ EXPANDED_LIMIT = 64 * 1024
 COMMAND_KEYS = ("ExecStartPre", "ExecStart", "ExecStartPost", "ExecStop", "ExecStopPost")
 
 
-class Agent(NamedTuple):
-    """An agent that Google publishes as a container image and as a classic snap."""
-
-    name: str
-    """As in a sentence: ``vBar agent``."""
-    program: str
-    """Its program, which is also the last part of the image's name."""
-    image: str
-    """The image that the document names."""
-    snap: str
-    arguments: tuple[str, ...] = ()
-    """The arguments that the document gives it, each of them needed as it stands."""
-    port: int = 0
-    """The TCP port that it listens on; 0 where none is known."""
-    unit: str = ""
-    """The service of ours that runs it."""
-    needs_root: bool = True
-    """Whether it does its work as root alone."""
-    configuration: str = ""
-    """Where in a container its configuration is looked for; empty where it has none."""
-
-    def is_image(self, reference: str) -> bool:
-        """Whether a reference names its image, from whatever registry and of whatever version."""
-        return container_store.repository(reference) == self.program
-
-
 class Problem(NamedTuple):
     """One reason for which a starter fails, or is to be looked at; its name goes before the message."""
 
@@ -72,15 +44,18 @@ class Problem(NamedTuple):
     evidence: Evidence
 
 
-@dataclass
 class Starter:
-    """Something that runs an agent, be it at every boot or not."""
+    """Something that runs an agent, be it at every boot or not.
 
-    name: str
-    evidence: Evidence
-    problems: list[Problem] = field(default_factory=list)
-    starts: bool = True
-    """Whether anything starts it at boot, well or not."""
+    Attributes:
+        starts: whether anything starts it at boot, well or not.
+    """
+
+    def __init__(self, name: str, evidence: Evidence) -> None:
+        self.name = name
+        self.evidence = evidence
+        self.problems: list[Problem] = []
+        self.starts = True
 
     def problem(
         self, message: str, *, found: str = "", expected: str = "", status: Status = Status.FAIL
@@ -249,16 +224,6 @@ def _unpacked(unit: Unit, agent: Agent, steps: Iterable[Step]) -> Step | None:
         return None
     starts = [(located.path, located.line) for _, located in unit.commands()]
     return next((step for step in steps if (step.path, step.line) in starts), None)
-
-
-def find_program(tree: Tree, name: str) -> str:
-    """Give the path of a program that may be executed; empty where there is none."""
-    paths = [name] if name.startswith("/") else [f"{directory}/{name}" for directory in PROGRAM_DIRECTORIES]
-    for path in paths:
-        entry = tree.stat(path)
-        if entry is not None and entry.executable:
-            return path
-    return ""
 
 
 def _is_shell_script(text: str) -> bool:

@@ -24,6 +24,8 @@ SCRIPT = "/lib/udev/bind_to_vfio_pci.sh"
 
 SCRIPT_LIMIT = 256 * 1024
 """Bytes of a script that are read at most."""
+ELF = "\x7fELF"
+"""How a compiled program begins (elf(5)), and what :func:`read` gives of one."""
 
 
 def render(profile: Profile) -> str:
@@ -57,11 +59,12 @@ def unusable(tree: Tree, path: str, *, interpreted: bool = False) -> str:
 
 
 def read(tree: Tree, path: str) -> str:
-    """Read a script; empty where there is no file, or none that could be a script."""
+    """Read a script: :data:`ELF` for a compiled program, empty where no file is that could be a script."""
     try:
-        return tree.read_bytes(path, SCRIPT_LIMIT).decode("utf-8", "surrogateescape")
+        content = tree.read_bytes(path, SCRIPT_LIMIT)
     except (NotFoundError, NotAFileError, TooLargeError):
         return ""
+    return ELF if content.startswith(ELF.encode()) else content.decode("utf-8", "surrogateescape")
 
 
 def code(text: str) -> str:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tpu_image.catalogue.bind_script import binds, read, takes_bare_address, unusable
-from tpu_image.catalogue.device_events import ADDRESS, Rules, function, load_rules, vfio_generations
+from tpu_image.catalogue.bind_script import ELF, binds, read, takes_bare_address, unusable
+from tpu_image.catalogue.device_events import ADDRESS, function, load_rules, vfio_generations
 from tpu_image.catalogue.hardware import Generation
 from tpu_image.catalogue.requirement import Profile
-from tpu_image.formats.udev_model import Command, command_words
+from tpu_image.catalogue.systemd import units_of
+from tpu_image.formats.udev_model import Command, Outcome, command_words
 from tpu_image.trees.base import Tree
 
 _HELPERS = "/usr/lib/udev"
 """Where udev looks for a program named without a path."""
+
+_WRAPPERS: Mapping[str, tuple[str, ...]] = {
+    "env": ("-u", "-C", "-S"),
+    "timeout": ("-k", "-s", "--kill-after", "--signal"),
+    "nice": ("-n",),
+    "ionice": ("-c", "-n"),
+    "nohup": (),
+    "setsid": (),
+}
+"""Programs that run the one behind them, with their options that are followed by a value."""
 
 _INTERPRETERS = ("sh", "bash", "dash", "python3", "perl")
 
@@ -49,11 +59,9 @@ def programs(commands: Iterable[Command]) -> Iterator[Program]:
 
 
 def _program(command: Command, words: list[str]) -> Program:
+    words = _without_wrappers(words)
     path = words[0] if words[0].startswith("/") else f"{_HELPERS}/{words[0]}"
     arguments = words[1:]
-    if posixpath.basename(path) == "env":
-        arguments = [word for word in arguments if "=" not in word]
-        path, arguments = (arguments or [""])[0], arguments[1:]
     if posixpath.basename(path) not in _INTERPRETERS or not arguments:
         return Program(command, path, tuple(arguments))
     while len(arguments) > 1 and arguments[0].startswith("-"):
@@ -63,6 +71,19 @@ def _program(command: Command, words: list[str]) -> Program:
     return Program(command, arguments[0], tuple(arguments[1:]), interpreter=path)
 
 
+def _without_wrappers(words: list[str]) -> list[str]:
+    """Take away programs that run another one: ``env A=b``, ``timeout -k 5 30``, ``nice -n 5``."""
+    while (name := posixpath.basename(words[0])) in _WRAPPERS:
+        rest = words[1:]
+        while rest and (rest[0].startswith("-") or (name == "env" and "=" in rest[0])):
+            rest = rest[2 if rest[0] in _WRAPPERS[name] else 1 :]
+        rest = rest[name == "timeout" :]
+        if not rest:
+            return words
+        words = rest
+    return words
+
+
 def _inline_program(command: Command, text: str) -> Program:
     words = command_words(text)
     if not words or not words[0].startswith("/") or set(text) & set(";&|<>$`()"):
@@ -70,21 +91,25 @@ def _inline_program(command: Command, text: str) -> Program:
     return Program(command, words[0], tuple(words[1:]))
 
 
-@dataclass
 class Binding:
-    """What the rules do for an added function of one generation that has no driver."""
+    """What the rules do for an added function of one generation that has no driver.
 
-    generation: Generation
-    bound: list[Program] = field(default_factory=list)
-    faults: list[tuple[Program, str]] = field(default_factory=list)
-    undecided: list[tuple[Program, str]] = field(default_factory=list)
-    dropped: list[Command] = field(default_factory=list)
-    """Programs that would bind it and that another rule keeps from running."""
-    already: bool = False
-    """Whether a script also runs for one that is on vfio-pci."""
+    Attributes:
+        dropped: programs that would bind it and that another rule keeps from running.
+        already: whether a script also runs for one that is on vfio-pci.
+    """
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.bound: list[Program] = []
+        self.faults: list[tuple[Program, str]] = []
+        self.undecided: list[tuple[Program, str]] = []
+        self.dropped: list[Command] = []
+        self.already = False
 
 
-def _binding(tree: Tree, rules: Rules, generation: Generation) -> Binding:
+def _binding(tree: Tree, generation: Generation, architecture: str) -> Binding:
+    rules = load_rules(tree, architecture)
     binding = Binding(generation)
     outcome = rules.outcome(function(generation), "add")
     dropped = programs(outcome.dropped)
@@ -99,10 +124,22 @@ def _binding(tree: Tree, rules: Rules, generation: Generation) -> Binding:
             binding.faults.append((program, fault))
         else:
             binding.bound.append(program)
+    binding.undecided += _started_by_systemd(tree, outcome)
     paths = {program.path for program in binding.bound}
-    on_vfio = programs(rules.outcome(function(generation, "vfio-pci"), "add").run)
-    binding.already = any(program.path in paths and not program.command.doubt for program in on_vfio)
+    if paths:
+        on_vfio = programs(rules.outcome(function(generation, "vfio-pci"), "add").run)
+        binding.already = any(program.path in paths and not program.command.doubt for program in on_vfio)
     return binding
+
+
+def _started_by_systemd(tree: Tree, outcome: Outcome) -> Iterator[tuple[Program, str]]:
+    """Find services that rules have systemd start for the device, and that are about binding (systemd.device(5))."""
+    for name in (outcome.properties.get("SYSTEMD_WANTS") or "").split():
+        unit = units_of(tree).unit(name)
+        for command, located in unit.commands() if unit is not None and unit.loadable else ():
+            program = _program(Command(located.value, located.path, located.line), list(command.words))
+            if _is_about_binding(tree, program):
+                yield program, f"systemd runs it as {name}, when and with which outcome is not udev's to say"
 
 
 def _is_about_binding(tree: Tree, program: Program) -> bool:
@@ -110,7 +147,7 @@ def _is_about_binding(tree: Tree, program: Program) -> bool:
     if program.inline:
         return binds(program.inline)
     text = read(tree, program.path)
-    if not text or text.startswith("\x7fELF"):
+    if not text or text == ELF:
         name = posixpath.basename(program.path)
         return program.names_the_function and (
             "vfio" in name or "bind" in name or not tree.exists(program.path)
@@ -123,7 +160,7 @@ def _doubt(tree: Tree, program: Program) -> str:
         return f"it depends on {program.command.doubt}"
     if program.inline:
         return "it is shell commands without a script"
-    if read(tree, program.path).startswith("\x7fELF"):
+    if read(tree, program.path) == ELF:
         return f"{program.path} is a compiled program"
     return ""
 
@@ -145,14 +182,7 @@ def _fault(tree: Tree, program: Program) -> str:
 
 def bindings(tree: Tree, profile: Profile) -> list[Binding]:
     """Judge the `add` event of a function of each VFIO generation of a profile."""
-    rules = load_rules(tree, profile)
-    found = []
-    for generation in vfio_generations(profile):
-        known = tree.derived.get((bindings, generation, profile.architecture))
-        binding = known if isinstance(known, Binding) else _binding(tree, rules, generation)
-        tree.derived[bindings, generation, profile.architecture] = binding
-        found.append(binding)
-    return found
+    return [tree.derive(_binding, g, profile.architecture) for g in vfio_generations(profile)]
 
 
 def running_scripts(tree: Tree, profile: Profile) -> list[str]:

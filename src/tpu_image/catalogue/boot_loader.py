@@ -11,22 +11,24 @@ import functools
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tpu_image.catalogue import grub_files
+from tpu_image.catalogue.requirement import Evidence
 from tpu_image.formats import FormatError
-from tpu_image.formats.boot_loader_spec import BootLoaderEntry
 from tpu_image.formats.grub_config import GrubConfig, LinuxLine
 from tpu_image.formats.grub_defaults import GrubDefaults
-from tpu_image.formats.grub_environment import EnvironmentBlock
-from tpu_image.formats.kernel_cmdline import KernelCommandLine
+from tpu_image.formats.kernel_cmdline import KernelCommandLine, Token
 from tpu_image.trees.base import Tree
+
+if TYPE_CHECKING:
+    from tpu_image.formats.boot_loader_spec import BootLoaderEntry
+    from tpu_image.formats.grub_environment import EnvironmentBlock
 
 DEFAULTS = "/etc/default/grub"
 DROP_INS = "/etc/default/grub.d"
 KERNEL_INSTALL = "/etc/kernel/cmdline"
 
-GRUB_DIRECTORIES = ("/boot/grub", "/boot/grub2")
 ENTRY_DIRECTORIES = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
 _GRUB_MKCONFIG = tuple(f"/usr/{d}/{n}" for d in ("sbin", "bin") for n in ("grub-mkconfig", "grub2-mkconfig"))
 
@@ -62,13 +64,16 @@ class BootEntry(NamedTuple):
     boots: bool
     """Whether it, or the menu entry that it is in, is what boots when nobody chooses."""
     lines: tuple[KernelCommandLine, ...]
+    kernel: str = ""
+    """Path of the kernel on the file system that the boot loader reads."""
 
 
-@dataclass(frozen=True)
-class BootLoader:
-    """What a tree holds of a boot loader; the mappings are from path to content."""
+class _Holdings(NamedTuple):
+    """The fields of :class:`BootLoader`; the mappings are from path to content."""
 
     configs: Mapping[str, GrubConfig]
+    unread: tuple[Evidence, ...]
+    """Lines of GRUB's configuration that take in what is not read here."""
     entry_files: Mapping[str, BootLoaderEntry]
     environment_path: str
     environment: EnvironmentBlock | None
@@ -84,6 +89,10 @@ class BootLoader:
     """Whether the shell that grub-mkconfig runs in knows ``+=``: dash does not."""
     others: tuple[str, ...]
     """Names of other boot loaders that show."""
+
+
+class BootLoader(_Holdings):
+    """What a tree holds of a boot loader."""
 
     @property
     def has_defaults(self) -> bool:
@@ -111,7 +120,7 @@ class BootLoader:
                     KernelCommandLine.parse(linux.kernel_text(variables))
                     for variables in self.possible_variables(config, linux)
                 )
-                yield BootEntry(path, linux.line, title, boots, lines)
+                yield BootEntry(path, linux.line, title, boots, lines, linux.kernel)
 
     def possible_variables(self, config: GrubConfig, linux: LinuxLine) -> list[dict[str, str]]:
         """Give the values that the variables of a line can have, one mapping for each way to try."""
@@ -143,7 +152,8 @@ class BootLoader:
                 for variables in self.possible_values(entry.variables(), *self.configs.values())
             )
             title = entry.get("title") or posixpath.basename(path)
-            yield BootEntry(path, options[-1].line if options else 0, title, path == default, lines)
+            line = options[-1].line if options else 0
+            yield BootEntry(path, line, title, path == default, lines, entry.get("linux"))
 
     def _default_specified(self) -> str:
         """The path of the specified entry that boots; empty where a menu entry of GRUB's own does."""
@@ -177,13 +187,29 @@ def read_boot_loader(tree: Tree) -> BootLoader:
     return tree.derive(_read)
 
 
+def tokens_at_boot(tree: Tree, parameter: str) -> Iterator[tuple[BootEntry, Token]]:
+    """Find every occurrence of a kernel parameter on any boot entry."""
+    for entry in read_boot_loader(tree).entries:
+        for line in entry.lines:
+            yield from ((entry, token) for token in line.parameters if token.name == parameter)
+
+
+def masked_at_boot(tree: Tree, unit: str) -> Evidence | None:
+    """Find a boot entry that masks a unit (systemd-debug-generator(8))."""
+    for entry, token in tokens_at_boot(tree, "systemd.mask"):
+        if token.value == unit:
+            return Evidence(entry.path, entry.line, token.text, f"no {token.text}")
+    return None
+
+
 def _read(tree: Tree) -> BootLoader:
     environment_path, environment = _environment(tree)
     reads_drop_ins = _reads_drop_ins(tree)
     kernel_install = tree.read_text_if_present(KERNEL_INSTALL)
-    configs = dict(_configs(tree))
+    configs, unread = grub_files.read(tree)
     return BootLoader(
         configs=configs,
+        unread=unread,
         entry_files=dict(_entry_files(tree)),
         environment_path=environment_path,
         environment=environment,
@@ -197,42 +223,35 @@ def _read(tree: Tree) -> BootLoader:
     )
 
 
-def _configs(tree: Tree) -> Iterator[tuple[str, GrubConfig]]:
-    for directory in GRUB_DIRECTORIES:
-        for name in ("grub.cfg", "custom.cfg"):
-            path = posixpath.join(directory, name)
-            text = tree.read_text_if_present(path)
-            if text is not None:
-                yield path, _named(path, _parse_config, text)
-
-
 def _entry_files(tree: Tree) -> Iterator[tuple[str, BootLoaderEntry]]:
     seen = set()
     for directory in ENTRY_DIRECTORIES:
         for path in tree.files(directory, "*.conf"):
             if tree.resolve(path) not in seen:
                 seen.add(tree.resolve(path))
-                yield path, _named(path, BootLoaderEntry.parse, tree.read_text(path))
+                yield path, _named(path, _parse_entry, tree.read_text(path))
 
 
 def _environment(tree: Tree) -> tuple[str, EnvironmentBlock | None]:
-    for directory in GRUB_DIRECTORIES:
+    for directory in grub_files.DIRECTORIES:
         path = posixpath.join(directory, "grubenv")
         text = tree.read_text_if_present(path)
         if text is not None:
+            from tpu_image.formats.grub_environment import EnvironmentBlock
+
             try:
                 return path, EnvironmentBlock.parse(text)
             except FormatError:
                 # GRUB says "invalid environment block" and goes on without it.
                 return path, None
-    return posixpath.join(GRUB_DIRECTORIES[0], "grubenv"), None
+    return posixpath.join(grub_files.DIRECTORIES[0], "grubenv"), None
 
 
 def _loader_default(tree: Tree) -> str:
     for directory in ENTRY_DIRECTORIES:
         text = tree.read_text_if_present(posixpath.join(posixpath.dirname(directory), "loader.conf"))
         if text is not None:
-            return BootLoaderEntry.parse(text).get("default")
+            return _parse_entry(text).get("default")
     return ""
 
 
@@ -251,12 +270,13 @@ def _defaults(tree: Tree, *, with_drop_ins: bool) -> GrubDefaults:
     return _parse_defaults(tuple((path, tree.read_text(path)) for path in paths))
 
 
-# The requirements on the command line and those on booting all read the same few files.
-@functools.lru_cache(maxsize=4)
-def _parse_config(text: str) -> GrubConfig:
-    return GrubConfig.parse(text)
+def _parse_entry(text: str) -> BootLoaderEntry:
+    from tpu_image.formats.boot_loader_spec import BootLoaderEntry
+
+    return BootLoaderEntry.parse(text)
 
 
+# Requirements read the same few files, and a plan after every change.
 @functools.lru_cache(maxsize=4)
 def _parse_defaults(texts: tuple[tuple[str, str], ...]) -> GrubDefaults:
     return GrubDefaults.parse(texts)

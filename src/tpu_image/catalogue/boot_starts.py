@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tpu_image.catalogue.bind_script import code
+from tpu_image.catalogue.boot_loader import masked_at_boot
 from tpu_image.catalogue.requirement import Evidence
 from tpu_image.catalogue.systemd import Units
 from tpu_image.runtime import settings
@@ -24,6 +25,9 @@ SCRIPT_LIMIT = 64 * 1024
 """Bytes of a script or configuration that are read at most."""
 SCRIPTS_FOLLOWED = 128
 """Different paths that are looked into for one task."""
+
+
+_CLOUD_KEYS = ("bootcmd", "runcmd", "write_files")
 
 
 class BootTask(NamedTuple):
@@ -119,7 +123,7 @@ def every_boot(tree: Tree, units: Units, task: BootTask) -> Iterator[Start]:
     mentioning = (settings.ARCHIVE_PATH, task.script, task.marker)
     for unit, command, located in units.services_running(lambda _: True, mentioning=mentioning):
         first_boot = unit.configuration.last("Unit", "ConditionFirstBoot")
-        if first_boot is None and units.starts_at_boot(unit.name):
+        if first_boot is None and units.starts_at_boot(unit.name) and masked_at_boot(tree, unit.name) is None:
             yield Start(located.path, located.line, command.words)
     yield from _lines_of_script(tree, "/etc/rc.local")
     if any(map(tree.exists, CRON_PROGRAMS)):
@@ -129,16 +133,20 @@ def every_boot(tree: Tree, units: Units, task: BootTask) -> Iterator[Start]:
         for path in tree.files("/var/lib/cloud/scripts/per-boot"):
             if _is_executable(tree, path):
                 yield Start(path, 0, (path,))
-        for path in _cloud_configs(tree):
-            yield from _section(tree, path, "bootcmd")
+        yield from tree.derive(_cloud_init_starts)["bootcmd"]
+
+
+def _cloud_init_starts(tree: Tree) -> dict[str, list[Start]]:
+    """Give the lines of the keys that make cloud-init run or write something."""
+    paths = list(_cloud_configs(tree)) if _cloud_init_runs(tree) else []
+    return {key: [start for path in paths for start in _section(tree, path, key)] for key in _CLOUD_KEYS}
 
 
 def once_per_instance(tree: Tree) -> Iterator[Start]:
     """Find what cloud-init does once per instance."""
-    if _cloud_init_runs(tree):
-        for path in _cloud_configs(tree):
-            yield from _section(tree, path, "runcmd")
-            yield from _section(tree, path, "write_files")
+    starts = tree.derive(_cloud_init_starts)
+    yield from starts["runcmd"]
+    yield from starts["write_files"]
 
 
 def _lines_of_script(tree: Tree, path: str) -> Iterator[Start]:

@@ -7,6 +7,7 @@ does it. The document relies on cloud-init's ``runcmd`` and ``write_files``, whi
 from __future__ import annotations
 
 from tpu_image.catalogue import boot_starts, files, runtime_archive
+from tpu_image.catalogue.boot_loader import masked_at_boot
 from tpu_image.catalogue.boot_starts import BootTask, Examiner, Program, runs_archive
 from tpu_image.catalogue.requirement import Evidence, Requirement, Status, Verdict
 from tpu_image.catalogue.runtime_archive import Condition
@@ -64,6 +65,10 @@ def _judge_our_unit(requirement: Requirement, tree: Tree, units: Units, task: Bo
         return requirement.failed(
             f"{task.unit} is masked", Evidence(unit.path, found="masked", expected="the unit")
         )
+    masking = masked_at_boot(tree, task.unit)
+    if masking is not None:
+        remedy = f"take {masking.found} off the boot entry and out of the GRUB defaults"
+        return requirement.failed(f"a boot entry masks {task.unit}", masking, remedy=remedy)
     for command, located in unit.commands():
         if runs_archive(command.words, task):
             evidence = Evidence(located.path, located.line, found=located.value)

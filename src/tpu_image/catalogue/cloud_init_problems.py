@@ -9,6 +9,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from tpu_image.catalogue import accounts
 from tpu_image.catalogue.cloud_init import SEEDS
 from tpu_image.formats import cloud_config
 from tpu_image.formats.cloud_config import CloudConfig
@@ -92,8 +93,8 @@ def _problems(path: str, config: CloudConfig) -> list[Problem]:
 
 def _accounts(tree: Tree) -> cloud_config.Accounts:
     """The users and groups that exist when cloud-init writes files, those of sysusers.d(5) among them."""
-    users = _first_fields(tree.read_text_if_present("/etc/passwd") or "")
-    groups = _first_fields(tree.read_text_if_present("/etc/group") or "")
+    users = set(accounts.names(accounts.users(tree)))
+    groups = set(accounts.names(accounts.groups(tree)))
     for directory in ("/usr/lib/sysusers.d", "/etc/sysusers.d"):
         for path in tree.files(directory, "*.conf"):
             for line in tree.read_text(path).splitlines():
@@ -103,10 +104,6 @@ def _accounts(tree: Tree) -> cloud_config.Accounts:
                     if words[0][0] == "u":
                         users.add(words[1])
     return cloud_config.Accounts(users, groups)
-
-
-def _first_fields(text: str) -> set[str]:
-    return {line.partition(":")[0] for line in text.splitlines()}
 
 
 def _once_per_instance(configs: Mapping[str, CloudConfig]) -> Iterator[Problem]:

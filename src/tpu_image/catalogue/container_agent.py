@@ -1,20 +1,22 @@
 """Agents that Google publishes as containers and snaps: Compute Engine needs them in the image, GKE does not.
 
-One class for all of them: what differs is an :class:`~tpu_image.catalogue.agent_starters.Agent`.
+One class for all of them: what differs is an :class:`~tpu_image.catalogue.agents.Agent`.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tpu_image.catalogue import agent_record, container_store, snaps
-from tpu_image.catalogue.agent_judgement import starters
+from tpu_image.catalogue import agent_record
 from tpu_image.catalogue.agent_record import AGENTS, Record
-from tpu_image.catalogue.agent_starters import Agent, Services, Starter
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Status, Verdict
 from tpu_image.trees.base import Tree
+
+if TYPE_CHECKING:
+    from tpu_image.catalogue.agent_starters import Services, Starter
 
 PROGRAM_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/opt")
 ARCHIVE_DIRECTORIES = (AGENTS, "/usr/lib/tpu-image", "/var/lib/tpu-image", "/opt", "/srv", "/root")
@@ -44,6 +46,9 @@ class ContainerAgent(Requirement):
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Judge by what a boot would start, not by what is merely there."""
+        from tpu_image.catalogue.agent_judgement import starters
+        from tpu_image.catalogue.agent_starters import Services
+
         services = Services(tree)
         if profile.platform is Platform.GKE:
             return self._absent(services)
@@ -123,6 +128,8 @@ class ContainerAgent(Requirement):
 
     def _presences(self, services: Services) -> Iterator[Presence]:
         """Every form in which the agent itself is there, started or not."""
+        from tpu_image.catalogue import snaps
+
         tree, agent = services.tree, self.agent
         for path in (snaps.installed(tree, agent.snap), snaps.seeded(tree, agent.snap)):
             if path:
@@ -139,6 +146,8 @@ class ContainerAgent(Requirement):
         yield from self._in_stores(tree)
 
     def _in_stores(self, tree: Tree) -> Iterator[Presence]:
+        from tpu_image.catalogue import container_store
+
         for container in container_store.containers(tree):
             if self.agent.is_image(container.image):
                 yield Presence("container", container.name, container.path, f"docker rm -f {container.name}")

@@ -53,11 +53,6 @@ def familiar(reference: str) -> str:
     return reference if ":" in name or "@" in name else f"{reference}:latest"
 
 
-def repository(reference: str) -> str:
-    """Give the last part of a reference's name: ``vbar_control_agent``."""
-    return reference.partition("@")[0].rpartition("/")[2].partition(":")[0]
-
-
 def images(tree: Tree) -> Iterator[Image]:
     """Every image of Docker's and podman's store, once for each of its names."""
     for driver in tree.names(f"{DOCKER}/image"):

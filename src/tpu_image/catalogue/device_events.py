@@ -7,9 +7,11 @@ Sources: udev(7) for where rules stand; the kernel's ``drivers/vfio`` for the de
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tpu_image.catalogue import accounts
 from tpu_image.catalogue.hardware import GOOGLE_VENDOR, Generation, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile
 from tpu_image.formats.udev_event import evaluate
@@ -47,8 +49,20 @@ class Rules(NamedTuple):
     machine: Machine
 
     def outcome(self, device: Device, action: str) -> Outcome:
-        """Give what they make of an event."""
-        return evaluate(self.files, device, action, self.machine)
+        """Give what they make of an event: as before where no rule, and no file that a rule asks for, changed."""
+        known = _known_outcomes(self.files, self.machine._replace(exists=_nothing), repr(device), action)
+        for answers, outcome in known:
+            if all(self.machine.exists(path) is answer for path, answer in answers.items()):
+                return outcome
+        answers = {}
+
+        def exists(path: str) -> Truth:
+            answers[path] = self.machine.exists(path)
+            return answers[path]
+
+        outcome = evaluate(self.files, device, action, self.machine._replace(exists=exists))
+        known.append((answers, outcome))
+        return outcome
 
     def complaints(self, deciding: Iterable[Evidence]) -> list[Evidence]:
         """Say what is wrong with the lines that decide, and which other lines of their files udev ignores."""
@@ -67,7 +81,7 @@ class Rules(NamedTuple):
         return [
             Evidence(path, finding.line, f"udev ignores the line: {finding.reason}")
             for path, file in self.files
-            if any(word in file.render() for word in words)
+            if any(word in file.text for word in words)
             for finding in self._lint(path)
             if finding.severity is Severity.IGNORED
         ]
@@ -76,28 +90,42 @@ class Rules(NamedTuple):
         return lint(dict(self.files)[path], self.machine.users, self.machine.groups)
 
 
-def load_rules(tree: Tree, profile: Profile, *, marked: bool = True) -> Rules:
-    """Read the rules of a tree; ``marked`` says whether the groups of TPUs are marked (:data:`MARKS`)."""
-    key = (load_rules, profile.architecture, marked)
-    known = tree.derived.get(key)
-    if isinstance(known, Rules):
-        return known
+def _nothing(path: str) -> Truth:
+    del path
+    return None
 
+
+@functools.lru_cache(maxsize=256)
+def _known_outcomes(
+    files: tuple[tuple[str, RulesFile], ...], machine: Machine, device: str, action: str
+) -> list[tuple[dict[str, Truth], Outcome]]:
+    """Hold the outcomes of an event so far, each with what it took to exist.
+
+    While a plan is made the same rules are judged after every change, most of which are of other files.
+    """
+    del files, machine, device, action
+    return []
+
+
+def load_rules(tree: Tree, architecture: str, *, marked: bool = True) -> Rules:
+    """Read the rules of a tree; ``marked`` says whether the groups of TPUs are marked (:data:`MARKS`)."""
+    return tree.derive(_load, architecture, marked)
+
+
+def _load(tree: Tree, architecture: str, marked: bool) -> Rules:
     def exists(path: str) -> Truth:
         if path.startswith(MARKS + "/"):
             return marked
         return None if path.startswith(_VOLATILE) else tree.exists(path)
 
     machine = Machine(
-        architecture=_ARCHITECTURES.get(profile.architecture, ""),
+        architecture=_ARCHITECTURES.get(architecture, ""),
         exists=exists,
-        users=_names(tree, "/etc/passwd"),
-        groups=_names(tree, "/etc/group"),
+        users=accounts.names(tree.derive(accounts.users)),
+        groups=accounts.names(tree.derive(accounts.groups)),
         systemd=systemd_version(tree),
     )
-    rules = Rules(_rules_files(tree), machine)
-    tree.derived[key] = rules
-    return rules
+    return Rules(_rules_files(tree), machine)
 
 
 def _rules_files(tree: Tree) -> tuple[tuple[str, RulesFile], ...]:
@@ -105,26 +133,17 @@ def _rules_files(tree: Tree) -> tuple[tuple[str, RulesFile], ...]:
     for directory in RULES_DIRECTORIES:
         for name in tree.names(directory, "*.rules"):
             by_name.setdefault(name, f"{directory}/{name}")
-    parsed = ((path, _rules_file(tree, tree.resolve(path))) for _, path in sorted(by_name.items()))
+    parsed = ((path, tree.derive(_rules_file, tree.resolve(path))) for _, path in sorted(by_name.items()))
     return tuple((path, file) for path, file in parsed if file is not None)
 
 
 def _rules_file(tree: Tree, path: str) -> RulesFile | None:
     """Parse the file at a path without links; None where it only masks, being empty or no file."""
     if isinstance(tree, Overlay) and path not in tree.written:
-        return _rules_file(tree.base, path)  # read once, however often the plan changes
-    key = (_rules_file, path)
-    if key not in tree.derived:
-        entry = tree.lstat_canonical(path)
-        readable = entry is not None and entry.kind is Kind.FILE and entry.size > 0
-        tree.derived[key] = parse(tree.read_text(path, RULES_LIMIT)) if readable else None
-    known = tree.derived[key]
-    return known if isinstance(known, RulesFile) else None
-
-
-def _names(tree: Tree, path: str) -> frozenset[str]:
-    text = tree.read_text_if_present(path) or ""
-    return frozenset(line.partition(":")[0] for line in text.splitlines() if ":" in line)
+        return tree.base.derive(_rules_file, path)  # read once, however often the plan changes
+    entry = tree.lstat_canonical(path)
+    readable = entry is not None and entry.kind is Kind.FILE and entry.size > 0
+    return parse(tree.read_text(path, RULES_LIMIT)) if readable else None
 
 
 def systemd_version(tree: Tree) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
-from tpu_image.catalogue import hardware
+from tpu_image.catalogue import boot_writes, hardware
+from tpu_image.catalogue.accounts import group_id
 from tpu_image.catalogue.bind_script import marks_groups, read, valid_group
 from tpu_image.catalogue.binding import running_scripts
 from tpu_image.catalogue.device_events import (
@@ -23,8 +23,9 @@ from tpu_image.catalogue.device_events import (
     load_rules,
     vfio_generations,
 )
-from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, group_id, is_declared
+from tpu_image.catalogue.groups import SYSTEM_IDS, ensure_group, is_declared
 from tpu_image.catalogue.hardware import GENERATIONS, GOOGLE_VENDOR, NodeKind
+from tpu_image.catalogue.node_commands import last_change
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.rules_file import own_file, put, put_rules
 from tpu_image.catalogue.vfio_modules import kernels
@@ -79,13 +80,26 @@ def _access(rules: Rules, device: Device, action: str, profile: Profile, gid: in
     outcome = rules.outcome(device, action)
     mode, group = outcome.mode, outcome.group
     if not mode.candidates() and group.sure and group.sure.value not in ("root", "0"):
-        mode = Slot(replace(group.sure, value="0660"))  # what udev makes of a group without a mode
+        mode = Slot(group.sure._replace(value="0660"))  # what udev makes of a group without a mode
     wanted = f"{profile.device_mode:04o}"
     access = _judged(device, mode, lambda v: _permissions(v) == profile.device_mode, wanted)
+    changed = last_change(outcome, device.node, wanted)
+    if access.is_open and changed is not None and changed.mode != profile.device_mode:
+        return Access(None if changed.mode is None else False, changed.evidence)
     if access.is_open and profile.device_group:
         name = profile.device_group
         return _judged(device, group, lambda v: v in (name, str(gid)), f"{wanted}, group {name}")
     return access
+
+
+def _closed_by_boot(tree: Tree, device: Device, profile: Profile) -> Iterator[Evidence]:
+    """Find what tmpfiles.d does against a node once udev has opened it."""
+    changed = boot_writes.changed_mode(tree, device.node)
+    if changed is not None and changed[0] != profile.device_mode:
+        yield changed[1]._replace(expected=f"{profile.device_mode:04o}")
+    closed = boot_writes.closed_directory(tree, device.node, 0o011 if profile.device_group else 0o001)
+    if closed is not None:
+        yield closed._replace(expected="a directory that others may enter")
 
 
 def _judged(device: Device, slot: Slot, accepts: Callable[[str], bool], wanted: str) -> Access:
@@ -104,7 +118,7 @@ def _permissions(value: str) -> int:
 
 def opens_group_nodes(tree: Tree, profile: Profile, *, marked: bool) -> bool:
     """Whether the rules open ``/dev/vfio/GROUP`` of a TPU; ``marked``: once the bind script marked it."""
-    rules = load_rules(tree, profile, marked=marked)
+    rules = load_rules(tree, profile.architecture, marked=marked)
     gid = group_id(tree, profile.device_group)
     return all(_access(rules, group_node(n), "add", profile, gid).is_open for n in _GROUP_NUMBERS)
 
@@ -138,6 +152,11 @@ class _NodeAccess(Requirement):
                 f"whether {open_to_doubt[0].found.partition(':')[0]} is opened cannot be told from the rules"
             )
             return self.unknown(message, *open_to_doubt, remedy=self.remedy)
+        taken_back = [evidence for device in devices for evidence in _closed_by_boot(tree, device, profile)]
+        if taken_back:
+            first = taken_back[0]
+            message = f"{first.path}:{first.line} closes {devices[0].node} again at boot"
+            return self.failed(message, *taken_back, remedy=f"take line {first.line} out of {first.path}")
         changed = [_access(rules, device, "change", profile, gid) for device in devices]
         unrepaired = [access.evidence for access in changed if not access.is_open]
         if unrepaired:
@@ -225,7 +244,7 @@ class DeviceAccess(_NodeAccess):
             return self.failed(
                 "the rule for /dev/vfio/GROUP waits for a mark that no bind script makes", where
             )
-        return self._judge(tree, profile, load_rules(tree, profile, marked=marked))
+        return self._judge(tree, profile, load_rules(tree, profile.architecture, marked=marked))
 
 
 class AccelAccess(_NodeAccess):
@@ -244,7 +263,7 @@ class AccelAccess(_NodeAccess):
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Evaluate the events of a node."""
-        return self._judge(tree, profile, load_rules(tree, profile))
+        return self._judge(tree, profile, load_rules(tree, profile.architecture))
 
 
 REQUIREMENTS: tuple[Requirement, ...] = (DeviceAccess(), AccelAccess())

@@ -23,7 +23,11 @@ class Distribution(NamedTuple):
 
 
 def distribution_of(tree: Tree) -> Distribution:
-    """Read os-release(5) of a tree."""
+    """Read os-release(5) of a tree, once for all who ask."""
+    return tree.derive(_read)
+
+
+def _read(tree: Tree) -> Distribution:
     for path in os_release.PATHS:
         text = tree.read_text_if_present(path)
         if text is not None:

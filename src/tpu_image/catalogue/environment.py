@@ -5,7 +5,7 @@ Document, section "Configura le variabili di ambiente".
 
 from __future__ import annotations
 
-from tpu_image.catalogue import boot_tasks, vfio_live
+from tpu_image.catalogue import accounts, boot_tasks, vfio_live
 from tpu_image.catalogue.boot_starts import BootTask
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError, pam_environment, tpu_env
@@ -165,7 +165,7 @@ class MachineEnvironment(Requirement):
             return self.failed(f"others than its owner can write {path}: mode {entry.mode:04o}", evidence)
         if entry.mode & 0o444 != 0o444:
             return self.failed(f"not every user can read {path}: mode {entry.mode:04o}", evidence)
-        owner = _user_id(tree, settings.USER)
+        owner = accounts.user_id(tree, settings.USER)
         if entry.uid not in (0, owner):
             return self.failed(f"{path} belongs to uid {entry.uid}, not to {settings.USER}", evidence)
         return None
@@ -209,14 +209,6 @@ class MachineEnvironment(Requirement):
             Evidence(path, expected=", ".join(lacking)),
             remedy=f"run: systemctl restart {SYSTEM_ENVIRONMENT_UNIT}",
         )
-
-
-def _user_id(tree: Tree, name: str) -> int | None:
-    for line in (tree.read_text_if_present("/etc/passwd") or "").split("\n"):
-        fields = line.split(":")
-        if fields[0] == name and len(fields) > 2 and fields[2].isdecimal():
-            return int(fields[2])
-    return None
 
 
 REQUIREMENTS: tuple[Requirement, ...] = (TpuEnv(), CloudsdkPython(), MachineEnvironment())

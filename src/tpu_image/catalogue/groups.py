@@ -7,8 +7,8 @@ be a system group. Sources: group(5), gshadow(5), sysusers.d(5).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
+from tpu_image.catalogue import accounts
 from tpu_image.formats import FormatError
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay
@@ -29,18 +29,10 @@ def is_name(name: str) -> bool:
     return acceptable and len(name) <= NAME_LIMIT
 
 
-def group_id(tree: Tree, name: str) -> int | None:
-    """Give the id of a group of ``/etc/group``; None where it is not there."""
-    for fields in _entries(tree, "/etc/group"):
-        if fields[0] == name and len(fields) > 2 and fields[2].isdecimal():
-            return int(fields[2])
-    return None
-
-
 def is_declared(tree: Tree, name: str) -> bool:
     """Whether sysusers.d makes the group on a machine whose ``/etc/group`` is not known here."""
     declared = tree.read_text_if_present(SYSUSERS_FILE) or ""
-    return not tree.exists("/etc/group") and _declaration(name) == declared
+    return not tree.exists(accounts.GROUP) and _declaration(name) == declared
 
 
 def ensure_group(overlay: Overlay, name: str) -> None:
@@ -51,10 +43,10 @@ def ensure_group(overlay: Overlay, name: str) -> None:
     Raises:
         FormatError: every id of a system group is taken.
     """
-    if group_id(overlay, name) is not None or is_declared(overlay, name):
+    if accounts.group_id(overlay, name) is not None or is_declared(overlay, name):
         return
     overlay.write(SYSUSERS_FILE, _declaration(name))
-    if overlay.exists("/etc/group"):
+    if overlay.exists(accounts.GROUP):
         _add_group(overlay, name)
 
 
@@ -63,19 +55,14 @@ def _declaration(name: str) -> str:
 
 
 def _add_group(overlay: Overlay, name: str) -> None:
-    taken = {fields[2] for fields in _entries(overlay, "/etc/group") if len(fields) > 2}
-    taken |= {fields[3] for fields in _entries(overlay, "/etc/passwd") if len(fields) > 3}
+    taken = {fields[2] for fields in overlay.derive(accounts.groups) if len(fields) > 2}
+    taken |= {fields[3] for fields in overlay.derive(accounts.users) if len(fields) > 3}
     number = next((number for number in SYSTEM_IDS if str(number) not in taken), None)
     if number is None:
-        raise FormatError(f"/etc/group has no free id below 1000 for the group {name}")
-    _append(overlay, "/etc/group", f"{name}:x:{number}:\n")
+        raise FormatError(f"{accounts.GROUP} has no free id below 1000 for the group {name}")
+    _append(overlay, accounts.GROUP, f"{name}:x:{number}:\n")
     if overlay.is_file("/etc/gshadow"):
         _append(overlay, "/etc/gshadow", f"{name}:!::\n")
-
-
-def _entries(tree: Tree, path: str) -> Iterator[list[str]]:
-    for line in (tree.read_text_if_present(path) or "").splitlines():
-        yield line.split(":")
 
 
 def _append(overlay: Overlay, path: str, line: str) -> None:

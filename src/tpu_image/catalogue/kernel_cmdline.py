@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tpu_image.catalogue.boot_loader import DEFAULTS, KERNEL_INSTALL, BootLoader, read_boot_loader
+from tpu_image.catalogue import boot_writes
+from tpu_image.catalogue.boot_loader import DEFAULTS, KERNEL_INSTALL, BootEntry, BootLoader, read_boot_loader
 from tpu_image.catalogue.kernel_parameters import (
     IDLE,
     IOMMU,
@@ -31,6 +32,9 @@ SOURCE = "document, section “Parametri del kernel” (R7)"
 PROC_CMDLINE = "/proc/cmdline"
 THP_ENABLED = "/sys/kernel/mm/transparent_hugepage/enabled"
 
+LINE_LIMIT = 2047
+"""Bytes of the command line that the kernel reads (``COMMAND_LINE_SIZE``, arch/x86/include/asm/setup.h)."""
+
 _REBOOT = "run: tpu-image apply, then reboot"
 _SEVERITY = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 
@@ -42,6 +46,8 @@ class _Finding(NamedTuple):
     place: str
     reason: str
     evidence: Evidence
+    remedy: str = ""
+    """What a person does about it, where apply cannot."""
 
 
 def required_options(parameter: KernelParameter, profile: Profile) -> tuple[str, ...]:
@@ -104,7 +110,9 @@ class KernelParameterRequirement(Requirement):
                 f"boots by {names}, whose entries are not read here: check the running machine",
                 remedy=f"put {self.parameter.token} on the command line of {names}",
             )
-        findings = list(self._findings(loader, required_options(self.parameter, profile)))
+        required = required_options(self.parameter, profile)
+        findings = [*self._findings(loader, required), *self._cut_off(loader)]
+        findings += [*self._unread(loader), *self._written_later(tree)]
         if findings:
             return self._verdict(findings, len(loader.entries))
         if not loader.entries:
@@ -134,6 +142,33 @@ class KernelParameterRequirement(Requirement):
         if loader.kernel_install is not None:
             reading = self.parameter.read(loader.kernel_install)
             yield from self._finding(reading, required, "in what kernel-install adds", KERNEL_INSTALL, 1)
+
+    def _cut_off(self, loader: BootLoader) -> Iterator[_Finding]:
+        """Find entries on which the parameter stands behind what the kernel reads."""
+        for entry in loader.entries:
+            for line in entry.lines:
+                read, size = _as_read(entry, line)
+                if read is not line and self.parameter.read(read) != self.parameter.read(line):
+                    reason = f"the command line has {size} bytes, of which the kernel reads {LINE_LIMIT}"
+                    evidence = Evidence(entry.path, entry.line, reason, self.parameter.token)
+                    remedy = f"shorten the command line of entry “{entry.title}”"
+                    yield _Finding(Status.FAIL, "on", reason, evidence, remedy)
+
+    def _unread(self, loader: BootLoader) -> Iterator[_Finding]:
+        """Name what GRUB takes in from where it cannot be followed."""
+        for evidence in loader.unread:
+            reason = f"{evidence.path}:{evidence.line} takes in what is not read here: {evidence.found}"
+            remedy = "check the running machine, or name the file by its path below /boot"
+            yield _Finding(Status.UNKNOWN, "in other entries", reason, evidence, remedy)
+
+    def _written_later(self, tree: Tree) -> Iterator[_Finding]:
+        """Find what sets huge pages otherwise once the kernel runs."""
+        written = boot_writes.last_write(tree, THP_ENABLED) if self.parameter is THP else None
+        if written is not None and written[0] not in THP.wanted:
+            evidence = written[1]._replace(expected=THP.token)
+            reason = f"{evidence.path}:{evidence.line} writes “{written[0]}” to {THP_ENABLED}"
+            remedy = f"take line {evidence.line} out of {evidence.path}"
+            yield _Finding(Status.FAIL, "after the boot", reason, evidence, remedy)
 
     def _finding(
         self, reading: Reading, required: Sequence[str], place: str, path: str, line: int, prefix: str = ""
@@ -187,7 +222,8 @@ class KernelParameterRequirement(Requirement):
         state = "is missing" if reasons == "missing" else states.get(status, "needs attention")
         message = f"{self.parameter.token} {state} {' and '.join(places)}"
         message += "" if reasons == "missing" else f": {reasons}"
-        return Verdict(self.id, status, message, tuple(f.evidence for f in findings), self.remedy)
+        remedy = next((f.remedy for f in decisive if f.remedy), self.remedy)
+        return Verdict(self.id, status, message, tuple(f.evidence for f in findings), remedy)
 
     def _good_evidence(self, loader: BootLoader) -> Iterator[Evidence]:
         for entry in loader.entries:
@@ -200,6 +236,16 @@ class KernelParameterRequirement(Requirement):
     def _defaults_evidence(self, defaults: GrubDefaults) -> Evidence:
         path, line = defaults.deciding(LINUX)
         return Evidence(path or DEFAULTS, line, _effective(defaults).removesuffix(": "), self.parameter.token)
+
+
+def _as_read(entry: BootEntry, line: KernelCommandLine) -> tuple[KernelCommandLine, int]:
+    """Give the part of a line that the kernel reads, and the bytes of all that it is given."""
+    content = line.text.encode("utf-8", "surrogateescape")
+    before = len(f"BOOT_IMAGE={entry.kernel} ".encode("utf-8", "surrogateescape"))
+    size = before + len(content)
+    if size <= LINE_LIMIT:
+        return line, size
+    return KernelCommandLine.parse(content[: max(LINE_LIMIT - before, 0)].decode("utf-8", "replace")), size
 
 
 def _effective(defaults: GrubDefaults) -> str:

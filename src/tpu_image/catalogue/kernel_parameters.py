@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.formats import FormatError
@@ -58,15 +57,18 @@ class Reading(NamedTuple):
         return self.in_effect and not self.mangled
 
 
-@dataclass(frozen=True)
 class KernelParameter(ABC):
-    """A parameter and the value that it is to have."""
+    """A parameter and the value that it is to have.
 
-    name: str
-    wanted: tuple[str, ...]
-    """The options that it is to have; one of them, the value, where it takes no list."""
-    put_in_by_recipe: bool = field(default=False, kw_only=True)
-    """Whether it is what the document's recipe puts into the middle of tokens."""
+    Attributes:
+        wanted: the options that it is to have; one of them, the value, where it takes no list.
+        put_in_by_recipe: whether it is what the document's recipe puts into the middle of tokens.
+    """
+
+    def __init__(self, name: str, wanted: tuple[str, ...], *, put_in_by_recipe: bool = False) -> None:
+        self.name = name
+        self.wanted = wanted
+        self.put_in_by_recipe = put_in_by_recipe
 
     @property
     def token(self) -> str:
@@ -121,12 +123,17 @@ class KernelParameter(ABC):
         return right if equals and left in _TEMPLATE_RESIDUE else None
 
 
-@dataclass(frozen=True)
 class ValueParameter(KernelParameter):
-    """A parameter with one value, the last of which that the kernel understands wins."""
+    """A parameter with one value, the last of which that the kernel understands wins.
 
-    understood: tuple[str, ...] = ()
-    """Every value that the kernel understands; it ignores others."""
+    ``understood`` are all the values that the kernel understands; it ignores others.
+    """
+
+    def __init__(
+        self, name: str, value: str, understood: tuple[str, ...], *, put_in_by_recipe: bool = False
+    ) -> None:
+        super().__init__(name, (value,), put_in_by_recipe=put_in_by_recipe)
+        self.understood = understood
 
     @property
     def value(self) -> str:
@@ -164,16 +171,23 @@ class ValueParameter(KernelParameter):
         return f" {rest}" if comma and first == self.value and "=" in rest else ""
 
 
-@dataclass(frozen=True)
 class ListParameter(KernelParameter):
     """A parameter with a list of options, which add up over all of its occurrences.
 
     ``switches`` are (prefix, option, on) in the order in which the kernel tries them: it compares prefixes.
+    ``overruled_by`` are another parameter and its option that turn all of this one off.
     """
 
-    switches: tuple[tuple[str, str, bool], ...] = ()
-    overruled_by: tuple[str, str] = ("", "")
-    """Another parameter and its option that turn all of this one off."""
+    def __init__(
+        self,
+        name: str,
+        wanted: tuple[str, ...],
+        switches: tuple[tuple[str, str, bool], ...],
+        overruled_by: tuple[str, str],
+    ) -> None:
+        super().__init__(name, wanted)
+        self.switches = switches
+        self.overruled_by = overruled_by
 
     def is_overruled(self, token: Token) -> bool:
         """Whether a token of another parameter turns this one off, wherever it stands."""
@@ -330,7 +344,7 @@ def _mended(text: str, parameters: Sequence[Token], index: int) -> EditGroup:
     ]
 
 
-IDLE = ValueParameter("idle", ("poll",), ("poll", "halt", "nomwait"))
+IDLE = ValueParameter("idle", "poll", ("poll", "halt", "nomwait"))
 """Of several the last decides (``boot_option_idle_override``); others, ``mwait`` since Linux 3.9, are ignored."""
 
 IOMMU = ListParameter(
@@ -341,9 +355,7 @@ IOMMU = ListParameter(
 )
 """``on`` turns the IOMMU on, ``sm_on`` scalable mode; ``off`` behind ``on`` turns it off again."""
 
-THP = ValueParameter(
-    "transparent_hugepage", ("always",), ("always", "madvise", "never"), put_in_by_recipe=True
-)
+THP = ValueParameter("transparent_hugepage", "always", ("always", "madvise", "never"), put_in_by_recipe=True)
 """``always`` with anything behind it is ignored: the kernel compares the whole value."""
 
 LISTS = (IOMMU,)

@@ -44,6 +44,14 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
+def _pam_evidence(service: LoginService) -> Evidence:
+    """Say why sessions of a service do not, or may not, get to pam_limits."""
+    if service.skipped_by is None:
+        return Evidence(service.path, 0, "no pam_limits.so", PAM_LINE)
+    path, rule, _ = service.skipped_by
+    return Evidence(path, rule.line, f"session {rule.control} {rule.module} passes over pam_limits", PAM_LINE)
+
+
 class ResourceLimit(Requirement):
     """A limit that must be high for users, and should be for root, services and containers."""
 
@@ -57,7 +65,7 @@ class ResourceLimit(Requirement):
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Judge the sessions of users and root, services, and containers."""
         del profile
-        sessions, services = Sessions(tree), Services(tree)
+        sessions, services = tree.derive(Sessions), tree.derive(Services)
         findings = [*self._pam(tree), *self._sessions(sessions), *self._services(tree, services)]
         failures = [finding for finding in findings if finding.fails]
         told = failures or findings
@@ -78,10 +86,10 @@ class ResourceLimit(Requirement):
 
     def _pam(self, tree: Tree) -> Iterator[Finding]:
         """Judge whether limits.conf reaches sessions at all."""
-        services = login_services(tree)
-        without = [service for service in services if service.limits_rule is None]
+        services = tree.derive(login_services)
+        without = [s for s in services if s.limits_rule is None or s.always_skipped]
         names = ", ".join(s.name for s in without or services) or ", ".join(LOGIN_SERVICES)
-        evidence = tuple(Evidence(s.path, 0, "no pam_limits.so", PAM_LINE) for s in without)
+        evidence = tuple(_pam_evidence(service) for service in without)
         if len(without) == len(services):
             text = f"no login service calls pam_limits ({names}), so limits.conf is never read"
             yield Finding(text, evidence, fails=True, remedy=PAM_REMEDY)
@@ -89,6 +97,12 @@ class ResourceLimit(Requirement):
             yield Finding(f"sessions of {names} do not call pam_limits", evidence, remedy=PAM_REMEDY)
         for service in services:
             yield from self._own_file(tree, service)
+            if service.skipped_by is not None and not service.always_skipped:
+                where = _pam_evidence(service)
+                text = f"{where.path}:{where.line} may have sessions of {service.name} pass over pam_limits"
+                yield Finding(
+                    text, (where,), remedy=f"put the line of pam_limits before {where.path}:{where.line}"
+                )
         sshd = sshd_without_pam(tree)
         if sshd is not None:
             text = "sshd does not use PAM, so limits.conf does not reach its sessions"

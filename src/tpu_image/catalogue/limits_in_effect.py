@@ -126,9 +126,9 @@ class Sessions:
         drop_ins = [] if own_file else tree.files(LIMITS_DIRECTORY, "[!.]*.conf")
         paths = order(own_file or LIMITS_CONF, drop_ins)
         self.files = [(path, LimitsFile(tree.read_text_if_present(path) or "")) for path in paths]
-        self._services = Services(tree)
+        self._services = tree.derive(Services)
         self._is_debian = distribution_of(tree).is_a("debian")
-        self.most_open_files = most_open_files(tree)
+        self.most_open_files = tree.derive(most_open_files)
 
     def granted(self, login: Login, item: Item) -> Granted:
         """Merge the files for a login; a half that they leave open is inherited."""

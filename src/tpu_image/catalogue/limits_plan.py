@@ -33,7 +33,7 @@ def plan_sessions(overlay: Overlay, item: Item) -> None:
     for login, domain in ((ORDINARY, "*"), (ROOT, "root")):
 
         def suffices(tree: Tree, login: Login = login) -> bool:
-            return item.suffices(Sessions(tree).granted(login, item).limit)
+            return item.suffices(tree.derive(Sessions).granted(login, item).limit)
 
         def write(trial: Overlay, path: str, login: Login = login, domain: str = domain) -> None:
             _add_lines(trial, path, item, login, domain)
@@ -49,7 +49,7 @@ def _add_lines(trial: Overlay, path: str, item: Item, login: Login, domain: str)
     have more.
     """
     for half in reversed(HALVES):
-        value, decided_by = Sessions(trial).granted(login, item).half(half)
+        value, decided_by = trial.derive(Sessions).granted(login, item).half(half)
         if value >= item.needed:
             continue
         # A range of ids that takes in everybody outranks *, so the line must name the same range.
@@ -60,11 +60,11 @@ def _add_lines(trial: Overlay, path: str, item: Item, login: Login, domain: str)
 
 def plan_services(overlay: Overlay, item: Item) -> None:
     """Raise the default of services where it is decided: for the manager, or for all services by type."""
-    services = Services(overlay)
+    services = overlay.derive(Services)
     granted = services.default(item)
 
     def suffices(tree: Tree) -> bool:
-        return item.suffices(Services(tree).default(item).limit)
+        return item.suffices(tree.derive(Services).default(item).limit)
 
     if granted.by_type:
         directory, section, key = f"{UNIT_DIRECTORY}/service.d", "Service", f"Limit{item.setting}"
@@ -79,10 +79,10 @@ def plan_services(overlay: Overlay, item: Item) -> None:
 
 def plan_runtimes(overlay: Overlay, item: Item) -> None:
     """Raise the limit of docker and containerd where their own units set a lower one."""
-    for name, own, configuration in list(Services(overlay).runtimes(item)):
+    for name, own, configuration in list(overlay.derive(Services).runtimes(item)):
 
         def suffices(tree: Tree, name: str = name) -> bool:
-            limits = {unit: limit.limit for unit, limit, _ in Services(tree).runtimes(item)}
+            limits = {unit: limit.limit for unit, limit, _ in tree.derive(Services).runtimes(item)}
             return item.suffices(limits[name])
 
         others = (posixpath.basename(path) for path, _ in configuration.files[1:])

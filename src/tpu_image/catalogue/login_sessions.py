@@ -22,13 +22,26 @@ FILE_LIMIT = 64
 """Files read for one service at most: files may include one another without end."""
 
 
+class Call(NamedTuple):
+    """A module that a service calls for its sessions; ``level`` counts the substacks that it is in."""
+
+    path: str
+    rule: pam.Rule
+    level: int
+
+
 class LoginService(NamedTuple):
-    """A PAM service that is configured, and the line that calls pam_limits for its sessions."""
+    """A PAM service that is configured, and the line that calls pam_limits for its sessions.
+
+    ``skipped_by`` is a line before it after which PAM may go on behind it, or does so always.
+    """
 
     name: str
     path: str
     limits_path: str = ""
     limits_rule: pam.Rule | None = None
+    skipped_by: Call | None = None
+    always_skipped: bool = False
 
     @property
     def limits_file(self) -> str:
@@ -43,13 +56,47 @@ def login_services(tree: Tree) -> list[LoginService]:
     for name in LOGIN_SERVICES:
         path = _service_path(tree, name)
         if path:
-            found = next((c for c in _session_rules(tree, path, set()) if _is_pam_limits(c[1])), ("", None))
-            services.append(LoginService(name, path, *found))
+            services.append(_login_service(name, path, list(_session_calls(tree, path, set()))))
     return services
 
 
-def _is_pam_limits(rule: pam.Rule) -> bool:
-    return posixpath.basename(rule.module) in ("pam_limits.so", "pam_limits")
+def _login_service(name: str, path: str, calls: list[Call]) -> LoginService:
+    """Judge a service by its calls: of several of pam_limits, by the one that is skipped least."""
+    found = [
+        LoginService(name, path, call.path, call.rule, *_skipped(calls, index))
+        for index, call in enumerate(calls)
+        if posixpath.basename(call.rule.module) in ("pam_limits.so", "pam_limits")
+    ]
+    found.sort(key=lambda service: (service.always_skipped, service.skipped_by is not None))
+    return found[0] if found else LoginService(name, path)
+
+
+def _skipped(calls: list[Call], index: int) -> tuple[Call | None, bool]:
+    """Find the call after which PAM may leave out the one with this index, and whether it always does."""
+    doubtful: Call | None = None
+    for position, call in enumerate(calls[:index]):
+        skips = {index < _next_call(calls, position, action) for action in call.rule.actions}
+        if skips == {True}:
+            return call, True
+        if True in skips:
+            doubtful = doubtful or call
+    return doubtful, False
+
+
+def _next_call(calls: list[Call], position: int, action: str) -> int:
+    """Give the index of the call that an action leads to; a substack counts as one (libpam, pam_dispatch.c)."""
+    level, following = calls[position].level, position + 1
+    if action == "done":
+        while following < len(calls) and calls[following].level >= max(level, 1):
+            following += 1
+        return following if level else len(calls)
+    for _ in range(min(int(action), len(calls)) if action.isdecimal() else 0):
+        if following == len(calls) or calls[following].level < level:
+            break
+        following += 1
+        while following < len(calls) and calls[following].level > level:
+            following += 1
+    return following
 
 
 def _service_path(tree: Tree, name: str) -> str:
@@ -57,20 +104,21 @@ def _service_path(tree: Tree, name: str) -> str:
     return next((path for path in paths if tree.is_file(path)), "")
 
 
-def _session_rules(tree: Tree, path: str, seen: set[str]) -> Iterator[tuple[str, pam.Rule]]:
-    """Yield the session rules of a file and of those it includes, each file once, with their paths."""
+def _session_calls(tree: Tree, path: str, seen: set[str], level: int = 0) -> Iterator[Call]:
+    """Yield the session rules of a file and of those it includes, each file once."""
     if path in seen or len(seen) >= FILE_LIMIT:
         return
     seen.add(path)
     for rule in pam.parse_rules(tree.read_text_if_present(path) or ""):
         if rule.kind not in ("session", pam.INCLUDE):
             continue
+        if not rule.includes or rule.control == "substack":
+            yield Call(path, rule, level)
         if not rule.includes:
-            yield path, rule
             continue
         included = rule.module if rule.module.startswith("/") else _service_path(tree, rule.module)
         if included:
-            yield from _session_rules(tree, included, seen)
+            yield from _session_calls(tree, included, seen, level + (rule.control == "substack"))
 
 
 def sshd_without_pam(tree: Tree) -> Evidence | None:

@@ -51,8 +51,10 @@ class MetadataScript(Requirement):
         return self.warned(f"{SCRIPT} is not tpu-image's and was not tried", Evidence(SCRIPT))
 
     def plan(self, overlay: Overlay, profile: Profile) -> None:
-        """Install the script and the program behind it."""
-        if self.inspect(overlay, profile).status is Status.PASS:
+        """Install the script and the program behind it; one of somebody else's that may work is kept."""
+        verdict = self.inspect(overlay, profile)
+        is_foreign = overlay.is_file(SCRIPT) and overlay.read_text(SCRIPT) != files.read(RESOURCE)
+        if verdict.status is Status.PASS or (verdict.status is Status.WARN and is_foreign):
             return
         boot_tasks.write_archive(overlay)
         boot_tasks.write_script(overlay, SCRIPT, RESOURCE)

@@ -62,6 +62,14 @@ def find_program(
     return broken
 
 
+def why_not_found(tree: Tree, name: str) -> str:
+    """Say why a service would not get a program by its path or name, in the words behind it; empty where it would."""
+    if name.startswith("/"):
+        return why_not_runnable(tree, name)
+    found = find_program(tree, name, "")
+    return "the image does not have" if found is None else found.problem
+
+
 def why_not_runnable(
     tree: Tree, path: str, architecture: str = "", *, scripts: int = INTERPRETER_LIMIT
 ) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import zlib
 
+from tpu_image.formats import zip_archive
 from tpu_image.runtime import settings
 
 PATH = settings.ARCHIVE_PATH
@@ -67,9 +68,6 @@ _MARK = b"# tpu-image runtime, checksums of its modules and of all that follows:
 _CHECKSUM_DIGITS = 8
 _PREAMBLE_SIZE = len(_SHEBANG) + len(_MARK) + 2 * _CHECKSUM_DIGITS + len(b" \n")
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The first time that a zip archive can hold; every member gets it."""
-
 
 class Condition(enum.Enum):
     """What the file in an image is."""
@@ -97,19 +95,9 @@ def build() -> bytes:
     Raises:
         ModuleNotFoundError: PyYAML is not installed here.
     """
-    import io
-    import zipfile
-
     modules = _modules_checksum()
-    stream = io.BytesIO()
-    stream.write(_preamble(modules, b"0" * _CHECKSUM_DIGITS))
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in sorted(_members().items()):
-            member = zipfile.ZipInfo(name, _EPOCH)
-            member.create_system = 3  # Unix, whatever this host is
-            member.external_attr = 0o100644 << 16
-            archive.writestr(member, content)
-    packed = stream.getvalue()[_PREAMBLE_SIZE:]
+    unsigned = _preamble(modules, b"0" * _CHECKSUM_DIGITS)
+    packed = zip_archive.pack(_members(), before=unsigned)[_PREAMBLE_SIZE:]
     return _preamble(modules, _checksum(packed)) + packed
 
 

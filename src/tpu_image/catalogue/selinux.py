@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tpu_image.catalogue import bind_script, device_nodes, environment, metadata, storage_timeouts, vfio
+from tpu_image.catalogue.placed import PLACED
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
 from tpu_image.catalogue.running import is_running
 from tpu_image.trees.base import Tree
@@ -17,16 +17,6 @@ RELABELLERS = (
     "/lib/systemd/system-generators/selinux-autorelabel-generator.sh",
 )
 """What makes a boot relabel where ``/.autorelabel`` is (package policycoreutils)."""
-
-PLACED = (
-    vfio.RULES_FILE,
-    device_nodes.RULES_FILE,
-    bind_script.SCRIPT,
-    environment.SCRIPT,
-    storage_timeouts.SCRIPT,
-    metadata.SCRIPT,
-)
-"""Files that the document has placed, whoever placed them."""
 
 
 class Configuration(NamedTuple):

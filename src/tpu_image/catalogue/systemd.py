@@ -9,7 +9,6 @@ import functools
 import posixpath
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.formats import FormatError
@@ -58,8 +57,7 @@ GENERATED_LINKS = (
 )
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """A unit with its drop-ins.
 
     ``name`` is its own, aliases followed; ``path`` its main file; ``problem`` says why systemd does not load
@@ -70,7 +68,7 @@ class Unit:
     path: str
     masked: bool = False
     problem: str = ""
-    configuration: Configuration = field(default_factory=lambda: Configuration(()))
+    configuration: Configuration = Configuration(())
 
     @property
     def loadable(self) -> bool:

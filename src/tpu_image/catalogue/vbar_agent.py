@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpu_image.catalogue.agent_process import AgentRuns
-from tpu_image.catalogue.agent_starters import Agent
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.container_agent import ContainerAgent
 from tpu_image.catalogue.requirement import Platform, Profile, Requirement
 

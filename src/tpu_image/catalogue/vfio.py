@@ -76,7 +76,7 @@ class BindRules(Requirement):
         return self._judge(tree, profile)
 
     def _judge(self, tree: Tree, profile: Profile) -> Verdict:
-        rules = load_rules(tree, profile)
+        rules = load_rules(tree, profile.architecture)
         judged = bindings(tree, profile)
         unbound = [binding for binding in judged if not binding.bound]
         if unbound:

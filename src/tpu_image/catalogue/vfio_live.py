@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpu_image.catalogue.groups import group_id
+from tpu_image.catalogue.accounts import group_id
 from tpu_image.catalogue.hardware import Generation, NodeKind, identify
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
 from tpu_image.catalogue.vfio_modules import PARAMETER

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tpu_image.catalogue.bind_script import code, read
 from tpu_image.catalogue.binding import running_scripts
-from tpu_image.catalogue.boot_loader import read_boot_loader
+from tpu_image.catalogue.boot_loader import masked_at_boot, read_boot_loader, tokens_at_boot
 from tpu_image.catalogue.drop_ins import late_names, write_late
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.systemd import units_of
@@ -59,10 +59,8 @@ def _configuration(tree: Tree, directory: str) -> Iterator[tuple[str, str]]:
         yield path, tree.read_text(path)
 
 
-def _modprobe_directives(tree: Tree) -> Iterator[tuple[str, Directive]]:
-    for path, text in _configuration(tree, "modprobe.d"):
-        for directive in directives(text):
-            yield path, directive
+def _modprobe_directives(tree: Tree) -> list[tuple[str, Directive]]:
+    return [(path, found) for path, text in _configuration(tree, "modprobe.d") for found in directives(text)]
 
 
 def _module_list(tree: Tree, release: str, name: str) -> bytes:
@@ -118,6 +116,11 @@ class VfioModules(Requirement):
         if barred:
             remedy = f"remove line {barred[0].line} of {barred[0].path}"
             return self.failed(f"{barred[0].path} keeps modules from loading", *barred, remedy=remedy)
+        replaced = list(_replaced(tree))
+        if replaced:
+            message = f"{replaced[0].path} has a program run in place of loading a module"
+            remedy = f"remove line {replaced[0].line} of {replaced[0].path}, or see that the program loads it"
+            return self.unknown(message, *replaced, remedy=remedy)
         blacklisted = list(_blacklisted(tree))
         if blacklisted:
             first = blacklisted[0]
@@ -153,7 +156,8 @@ def loaded_at_boot(tree: Tree) -> set[str]:
     systemd-modules-load heeds blacklists.
     """
     loader = units_of(tree).unit("systemd-modules-load.service")
-    if (loader is not None and loader.masked) or any(_blacklisted(tree)):
+    masked = loader is not None and (loader.masked or masked_at_boot(tree, loader.name))
+    if masked or any(_blacklisted(tree)):
         return set()
     named = {name for _, text in _configuration(tree, "modules-load.d") for _, name in loaded_modules(text)}
     return {module for module in MODULES if canonical(module) in named}
@@ -162,16 +166,26 @@ def loaded_at_boot(tree: Tree) -> set[str]:
 def _barred(tree: Tree) -> Iterator[Evidence]:
     """Find what keeps one of the modules from being loaded, even by its name."""
     yield from _against_at_boot(tree, "module_blacklist")
-    for path, directive in _modprobe_directives(tree):
+    for path, directive in tree.derive(_modprobe_directives):
         program = (directive.rest.split() or [""])[0].rpartition("/")[2]
         if directive.command == "install" and program in _NO_PROGRAM:
+            yield from _against(path, directive)
+
+
+def _replaced(tree: Tree) -> Iterator[Evidence]:
+    """Find ``install`` lines with a program that is not seen to load the module itself."""
+    for path, directive in tree.derive(_modprobe_directives):
+        words = directive.rest.split()
+        programs = {word.rpartition("/")[2] for word in words}
+        passes_on = "modprobe" in programs and ("--ignore-install" in words or "-i" in words)
+        if directive.command == "install" and not passes_on:
             yield from _against(path, directive)
 
 
 def _blacklisted(tree: Tree) -> Iterator[Evidence]:
     """Find what keeps systemd-modules-load from one of the modules; modprobe by name loads it all the same."""
     yield from _against_at_boot(tree, "modprobe.blacklist")
-    for path, directive in _modprobe_directives(tree):
+    for path, directive in tree.derive(_modprobe_directives):
         if directive.command == "blacklist":
             yield from _against(path, directive)
 
@@ -259,7 +273,7 @@ def _builtin_type1(tree: Tree) -> list[str]:
 def _last_option(tree: Tree) -> Evidence | None:
     """Find the option that decides: the last one, since the kernel takes each in turn."""
     found = None
-    for path, directive in _modprobe_directives(tree):
+    for path, directive in tree.derive(_modprobe_directives):
         if directive.command == "options" and directive.module == "vfio_iommu_type1":
             value = last_parameter(directive.rest, PARAMETER)
             if value is not None:
@@ -290,9 +304,7 @@ def _turned_off_at_boot(tree: Tree) -> Evidence | None:
 
 def _against_at_boot(tree: Tree, parameter: str) -> Iterator[Evidence]:
     """Find a kernel parameter of this name that lists one of the modules, on any boot entry."""
-    for entry in read_boot_loader(tree).entries:
-        tokens = [token for line in entry.lines for token in line.parameters if token.name == parameter]
-        for token in tokens:
-            barred = set(map(canonical, (token.value or "").split(","))) & set(map(canonical, MODULES))
-            if barred:
-                yield Evidence(entry.path, entry.line, token.text, f"nothing against {min(barred)}")
+    for entry, token in tokens_at_boot(tree, parameter):
+        barred = set(map(canonical, (token.value or "").split(","))) & set(map(canonical, MODULES))
+        if barred:
+            yield Evidence(entry.path, entry.line, token.text, f"nothing against {min(barred)}")

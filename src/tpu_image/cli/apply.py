@@ -9,6 +9,7 @@ import click
 from tpu_image import machine
 from tpu_image.catalogue import activation, readings
 from tpu_image.catalogue.activation import Command
+from tpu_image.catalogue.placed import replaced_scripts
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
 from tpu_image.cli.failures import inside
@@ -70,6 +71,8 @@ def _plan_and_apply(
 ) -> int:
     with opened(root) as target:
         plan = Plan.from_overlay(readings.plan(target.tree, profile, only=only))
+    for path in replaced_scripts(plan.changes):
+        tell(f"{path} is somebody else's work and is replaced; with --undo it comes back")
     if dry_run:
         if not plan.changes:
             tell("nothing to change")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
 from tpu_image.inspection import inspect, opened
 from tpu_image.output import emit, wants_color
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command(
@@ -61,7 +65,7 @@ def command(
     TARGET is a directory that holds the root of an image, or / (the default): this machine, whose devices,
     kernel and limits are then looked at too. Nothing is changed.
     """
-    with shown(quiet=quiet or not Path(target).is_file()), opened(target, live) as it:
+    with shown(quiet=quiet or not os.path.isfile(target)), opened(target, live) as it:
         report = inspect(it, profile, only)
     colored = wants_color(color) and output is None
     emit(reports.render(report, form, color=colored, quiet=quiet), output)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import click
 
@@ -29,7 +29,7 @@ def inside(root: str) -> Iterator[None]:
     try:
         yield
     except TreeError as error:
-        if error.path == root or Path(root).resolve() == Path("/"):
+        if error.path == root or os.path.realpath(root) == "/":
             raise
         raise UnusableError(f"{root}: {error}") from error
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from tpu_image import catalogue
 from tpu_image.catalogue import choices
@@ -18,7 +17,24 @@ from tpu_image.catalogue.requirement import Platform, Profile
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.settings import Settings
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.shell_completion import CompletionItem
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class HostPath(click.Path):
+    """A path of this machine; what it becomes is loaded where one is given, since few runs have any."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        """Make a path of what the user wrote."""
+        from pathlib import Path
+
+        return Path(os.fsdecode(super().convert(value, param, ctx)))
 
 
 def examples(*lines: str) -> str:
@@ -46,6 +62,8 @@ def complete_requirement(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the id of a requirement in the shell."""
+    from click.shell_completion import CompletionItem
+
     del context, parameter
     return [
         CompletionItem(requirement.id, help=requirement.title)
@@ -80,7 +98,7 @@ only_option = click.option(
 output_option = click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=HostPath(dir_okay=False),
     metavar="FILE",
     help="Write the result to FILE, which appears whole or not at all.",
 )
@@ -136,7 +154,7 @@ _PROFILE_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "spec": click.option(
         "--spec",
-        type=click.Path(path_type=Path),
+        type=HostPath(),
         metavar="FILE",
         help="Specification file (tpu-image.yaml); the other options go before what it says.",
     ),

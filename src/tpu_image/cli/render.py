@@ -13,7 +13,7 @@ from tpu_image.cli.failures import UnusableError, inside, report
 from tpu_image.inspection import opened
 from tpu_image.output import emit
 from tpu_image.render.steps import RenderError, Steps, steps_of
-from tpu_image.trees.memory import MemoryTree
+from tpu_image.render.typical import typical_tree
 from tpu_image.trees.overlay import Overlay
 
 FORMATS = ("shell", "cloud-config")
@@ -31,7 +31,7 @@ FORMATS = ("shell", "cloud-config")
 @click.option(
     "--root",
     metavar="DIR",
-    help="The root that it is for, whose files are then known; without it, any machine.",
+    help="The root that it is for, whose files are then known; without it, a Debian or Ubuntu.",
 )
 @options.profile_options
 @options.only_option
@@ -46,7 +46,7 @@ def command(
     user-data of a machine that cloud-init sets up. Nothing is changed here.
     """
     if root is None:
-        steps = _steps(readings.plan(MemoryTree(), profile, only=only), profile)
+        steps = _steps(readings.plan(typical_tree(), profile, only=only), profile)
     else:
         with inside(root), opened(root) as target:
             steps = _steps(readings.plan(target.tree, profile, only=only), profile)

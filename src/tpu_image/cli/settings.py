@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass
 class Settings:
     """Filled in while the command line is parsed."""
 
-    debug: bool = False
-    """Whether errors are shown with their traceback."""
+    def __init__(self) -> None:
+        self.debug = False
+        """Whether errors are shown with their traceback."""

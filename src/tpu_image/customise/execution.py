@@ -14,11 +14,12 @@ from tpu_image.customise.customisation import Customisation
 from tpu_image.customise.kernel import choose, packages_of
 from tpu_image.customise.planning import default_kernel_session, session_of
 from tpu_image.customise.session import CustomisationError, Executor, Listener, Session
-from tpu_image.disks.archive import Report, write_raw
+from tpu_image.disks.archive import write_raw
 from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.image_tree import open_tree
 from tpu_image.disks.raw import open_raw
 from tpu_image.disks.tree_writer import free_ranges
+from tpu_image.progress import SILENT, Progress
 from tpu_image.trees.base import Tree
 
 
@@ -58,7 +59,7 @@ def executed(
     listener: Listener,
     *,
     folder: Path,
-    report: Report | None = None,
+    progress: Progress = SILENT,
 ) -> Iterator[tuple[EditedDisk, Executed]]:
     """Give the disk after everything that a customisation executes; the same disk where that is nothing.
 
@@ -68,7 +69,7 @@ def executed(
         executor: runs programs in the image.
         listener: is told how that goes on.
         folder: where the copy of the disk is made, as sparse as the disk; it never has a name there.
-        report: is told how far the copying is.
+        progress: is told how far the copying is.
 
     Raises:
         CustomisationError: a step failed, or nothing can be executed here.
@@ -82,7 +83,7 @@ def executed(
     _refuse(before, customisation)
     disk.discard(free_ranges(disk, before))
     with _scratch_file(folder) as scratch:
-        write_raw(disk, scratch, report=report)
+        write_raw(disk, scratch, progress=progress, stage="copying")
         scratch.flush()
         packages = packages_of(before)
         executor.execute(scratch, session_of(customisation), listener)

@@ -116,9 +116,14 @@ def write_archive(
 
 
 def write_raw(
-    disk: EditedDisk, file: BinaryIO, *, threads: int | None = None, progress: Progress = SILENT
+    disk: EditedDisk,
+    file: BinaryIO,
+    *,
+    threads: int | None = None,
+    progress: Progress = SILENT,
+    stage: str = "writing",
 ) -> ArchiveResult:
-    """Write a disk as it is into an empty file, leaving holes where nothing is stored."""
+    """Write a disk as it is into an empty file, with holes where nothing is stored; ``stage`` is what that is called."""
     stored = stored_extents(disk)
     total = sum(extent.length for extent in stored)
     digest = hashlib.sha256()
@@ -137,7 +142,7 @@ def write_raw(
                 file.write(data)
                 position = offset + len(data)
                 done += len(data)
-            progress.at("writing", done, total)
+            progress.at(stage, done, total)
     _hash_zeros(digest, disk.size - position)
     file.truncate(disk.size)
     return ArchiveResult(disk.size, digest.hexdigest(), total)

@@ -16,8 +16,8 @@ from tpu_image.formats.edits import Edit, apply_edits
 SIZE_LIMIT = 64 * 1024
 """Characters of an entry at most."""
 
-_LINE = re.compile(r"[ \t]*([^\s#]\S*)[ \t]+([^\r\n]*?)[ \t]*\r?")
-_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_LINE = r"[ \t]*([^\s#]\S*)[ \t]+([^\r\n]*?)[ \t]*\r?"
+_VARIABLE = r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})"
 
 
 class EntryField(NamedTuple):
@@ -48,7 +48,7 @@ class BootLoaderEntry(NamedTuple):
         fields = []
         start = 0
         for number, line in enumerate(text.split("\n"), start=1):
-            if match := _LINE.fullmatch(line):
+            if match := re.fullmatch(_LINE, line):
                 at = start + match.start(2)
                 fields.append(
                     EntryField(match.group(1), match.group(2), at, at + len(match.group(2)), number)
@@ -70,7 +70,7 @@ class BootLoaderEntry(NamedTuple):
 
     def variables(self) -> set[str]:
         """Names of the variables in the options."""
-        return {a or b for field in self.all("options") for a, b in _VARIABLE.findall(field.value)}
+        return {a or b for field in self.all("options") for a, b in re.findall(_VARIABLE, field.value)}
 
     def with_options(self, options: str) -> BootLoaderEntry:
         """Give the entry with other text on its last ``options`` line, which is added where there is none."""
@@ -87,4 +87,4 @@ class BootLoaderEntry(NamedTuple):
 
 def substitute(text: str, variables: Mapping[str, str]) -> str:
     """Put the values of variables in their places; one that is not given is empty, as in GRUB."""
-    return _VARIABLE.sub(lambda match: variables.get(match.group(1) or match.group(2), ""), text)
+    return re.sub(_VARIABLE, lambda match: variables.get(match.group(1) or match.group(2), ""), text)

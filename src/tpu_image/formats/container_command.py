@@ -7,7 +7,8 @@ options take no value must be known to find the image; every other option takes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 ENGINES = ("docker", "podman", "nerdctl")
 
@@ -69,8 +70,7 @@ _OBJECTS = ("container", "image")
 """Words that may stand before the action: ``docker image load``."""
 
 
-@dataclass(frozen=True)
-class ContainerCommand:
+class ContainerCommand(NamedTuple):
     """What an engine is asked to do."""
 
     engine: str
@@ -79,7 +79,7 @@ class ContainerCommand:
     """``run``, ``create``, ``start``, ``load``, ``pull``, ``rm``, …"""
     operands: tuple[str, ...] = ()
     """What stands behind the options: the image and its command for ``run``, names for the others."""
-    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    options: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Long names of options to their values, in order; an option without value has ``true``."""
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from tpu_image.formats import FormatError
@@ -26,11 +25,11 @@ TOTAL_LIMIT = 1024 * 1024
 _INITIAL = dict.fromkeys((LINUX, LINUX_DEFAULT, LINUX_RECOVERY), "")
 
 
-@dataclass(frozen=True)
 class GrubDefaults:
     """The files, in the order in which grub-mkconfig sources them."""
 
-    files: tuple[ShellFile, ...]
+    def __init__(self, files: tuple[ShellFile, ...]) -> None:
+        self.files = files
 
     @classmethod
     def parse(cls, texts: Sequence[tuple[str, str]]) -> GrubDefaults:

@@ -25,6 +25,31 @@ class Rule(NamedTuple):
         """Whether it takes in the rules of another file."""
         return self.kind == INCLUDE or self.control in ("include", "substack")
 
+    @property
+    def actions(self) -> frozenset[str]:
+        """What PAM may do once the module has returned, as in ``[value=action]``: ``ok``, ``done``, or a number."""
+        table = _KEYWORDS.get(self.control) or {
+            value: action
+            for value, _, action in (pair.partition("=") for pair in self.control.strip("[]").split())
+        }
+        otherwise = table.get("default", "bad")
+        name = self.module.rpartition("/")[2].removesuffix(".so")
+        if name in _CERTAIN:
+            return frozenset((table.get(_CERTAIN[name], otherwise),))
+        return frozenset((*table.values(), otherwise))
+
+
+_KEYWORDS = {
+    "required": {"success": "ok", "default": "bad"},
+    "requisite": {"success": "ok", "default": "die"},
+    "sufficient": {"success": "done", "default": "ignore"},
+    "optional": {"success": "ok", "default": "ignore"},
+}
+"""The short controls, as far as they differ for sessions (pam.conf(5))."""
+
+_CERTAIN = {"pam_permit": "success", "pam_deny": "session_err"}
+"""Modules that return one value whatever happens."""
+
 
 def parse_rules(text: str) -> list[Rule]:
     """Read a file; lines that PAM cannot use are left out."""
@@ -48,6 +73,8 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         if not pending:
             first = number
         content = line.partition("#")[0].rstrip()
+        if not (content or pending):
+            continue
         if content.endswith("\\"):
             pending.append(content[:-1])
             continue

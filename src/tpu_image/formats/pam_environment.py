@@ -12,13 +12,12 @@ Runs on Python 3.8 too: the boot runtime uses it.
 
 from __future__ import annotations
 
-import string
 from typing import NamedTuple
 
 from tpu_image.formats import FormatError
+from tpu_image.formats.variable_names import NAME_CHARACTERS
 
 _BLANKS = " \t\n"
-_NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_")
 
 
 class Assignment(NamedTuple):
@@ -117,7 +116,7 @@ def _interpret(statement: _Statement) -> Assignment | None:
     if content.startswith("export "):
         content = content[len("export ") :]
     name, equals, value = content.partition("=")
-    if not name or not _NAME_CHARACTERS.issuperset(name):
+    if not name or not NAME_CHARACTERS.issuperset(name):
         return None
     if not equals:
         return Assignment(name, None, statement.start + 1)

@@ -59,9 +59,22 @@ _CASE_ENDS = (";;", ";&", ";;&")
 
 # Variables that a shell sets itself or keeps from being set.
 _READONLY = frozenset(("UID", "EUID", "PPID", "BASHOPTS", "BASH_VERSINFO", "SHELLOPTS"))
-_OWN = re.compile(
-    r"BASH.*|COMP_.*|DIRSTACK|EPOCH.*|FUNCNAME|GROUPS|HISTCMD|LINENO|OPTARG|OPTIND|RANDOM|SECONDS|SRANDOM|_"
+_OWN = frozenset(
+    [
+        "DIRSTACK",
+        "FUNCNAME",
+        "GROUPS",
+        "HISTCMD",
+        "LINENO",
+        "OPTARG",
+        "OPTIND",
+        "RANDOM",
+        "SECONDS",
+        "SRANDOM",
+        "_",
+    ]
 )
+_OWN_PREFIXES = ("BASH", "COMP_", "EPOCH")
 
 _DECLARING = frozenset(("declare", "typeset", "readonly", "local"))
 _FILLING = frozenset(("read", "getopts", "mapfile", "readarray", "let", "printf", "wait"))
@@ -278,7 +291,7 @@ class _Parser:
             raise FormatError(f"{token.name} is read-only in bash", line)
         if token.array:
             uncertain = uncertain or "a list"
-        elif _OWN.fullmatch(token.name):
+        elif token.name in _OWN or token.name.startswith(_OWN_PREFIXES):
             self.disturb(line, "a variable of the shell itself", frozenset((token.name,)), lasting=True)
         self.statements.append(
             Assignment(self.path, line, token.name, token.appends, token.start, token.word, uncertain)

@@ -1,6 +1,6 @@
 """Command lines of systemd services: what ``ExecStart=`` runs.
 
-Splitting and quoting: systemd.service(5), "Command lines", and ``extract_first_word()`` of systemd's
+Splitting and quoting: systemd.service(5), "Command lines", and ``extractfirst_word()`` of systemd's
 ``src/basic/extract-word.c``. Specifiers (``%h``) and variables (``$NAME``) stay as they are written.
 """
 
@@ -80,7 +80,7 @@ def split_words(value: str, separator: str = "") -> list[str | None]:
         if position == len(value):
             return words
         start = position
-        word, position = _first_word(value, position)
+        word, position = first_word(value, position)
         written = value[start:position]
         if separator and written == separator:
             words.append(None)
@@ -90,7 +90,7 @@ def split_words(value: str, separator: str = "") -> list[str | None]:
             words.append(word)
 
 
-def _first_word(value: str, position: int) -> tuple[str, int]:
+def first_word(value: str, position: int) -> tuple[str, int]:
     """Give the word that starts at a position and the position behind it."""
     word: list[str] = []
     quote = ""

@@ -25,12 +25,11 @@ Runs on Python 3.8 too: the boot runtime uses it.
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tpu_image.formats import FormatError
-from tpu_image.formats.variable_names import READONLY_IN_SHELLS, is_name, is_reserved
+from tpu_image.formats.variable_names import NAME_CHARACTERS, READONLY_IN_SHELLS, is_name, is_reserved
 
 SIZE_LIMIT = 1024 * 1024
 """Bytes of a whole file; the metadata server holds at most 512 KB for one machine."""
@@ -44,7 +43,7 @@ ALIAS_PREFIX = "TPU_"
 _SYSTEMD_ONLY_BEGIN = "if false; then"
 _SYSTEMD_ONLY_END = "fi"
 _ESCAPED = '"\\$`'
-_BARE_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_./:,@%+=-")
+_BARE_CHARACTERS = NAME_CHARACTERS | frozenset("./:,@%+=-")
 
 
 class Assignment(NamedTuple):

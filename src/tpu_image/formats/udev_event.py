@@ -9,11 +9,10 @@ Sources: udev(7) and systemd's ``udev-rules.c`` and ``udev-event.c``, versions 2
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.udev_model import Assignment, Command, Device, Machine, Outcome, Truth
-from tpu_image.formats.udev_rules import Rule, RulesFile, is_unknown_name
+from tpu_image.formats.udev_rules import Guard, Rule, RulesFile, is_unknown_name
 from tpu_image.formats.udev_substitution import LINE_LIMIT, NAME_LIMIT, PATH_LIMIT, EventValues, TooLongError
 from tpu_image.formats.udev_tokens import (
     FIXED_KEYS,
@@ -61,7 +60,7 @@ class _Event(EventValues):
         self.run_decider = ""
         self.removed_tags: dict[str, bool] = {}
         """Tags that ``TAG==`` finds all the same while udev's database has no entry of the device."""
-        self.guarded: dict[tuple[str, str, str, str], bool] = {}
+        self.guarded: dict[Guard, bool] = {}
         self.fixed = {
             "ACTION": action,
             "DEVPATH": device.devpath,
@@ -76,12 +75,15 @@ class _Event(EventValues):
     def apply_file(self, path: str, file: RulesFile) -> None:
         """Apply the rules of one file in turn, following its GOTOs."""
         resume_at, doubtful_until, region_doubt = 0, 0, ""
+        passes = self._passes
         for index in self._passing(file):
             if index < resume_at:
                 continue
-            rule = file.rules[index]
-            if file.error and rule.last_line >= file.error_line:
+            if file.error and file.lines[index].last_line >= file.error_line:
                 return
+            rule = file.rule(index)
+            if rule.error or not rule.effects & self.useful or not all(map(passes, rule.guards)):
+                continue
             region = region_doubt if index < doubtful_until else file.error
             taken = self._apply_rule(path, rule, region)
             if taken is None or rule.target is None:
@@ -92,16 +94,16 @@ class _Event(EventValues):
                 doubtful_until, region_doubt = rule.target, taken
 
     def _passing(self, file: RulesFile) -> list[int]:
-        """Give the rules that what an event never changes lets through; the rest need no second look."""
-        key = (self.useful, *self.fixed.values())
+        """Give the rules that do not begin with a comparison that fails; the rest need not even be read."""
+        key = tuple(self.fixed.values())
         if key not in file.passing:
             if len(file.passing) >= _EVENTS_KEPT:
                 file.passing.clear()
-            self.budget.spend(len(file.rules))
+            self.budget.spend(len(file.lines))
             file.passing[key] = [
                 index
-                for index, rule in enumerate(file.rules)
-                if not rule.error and rule.effects & self.useful and self._passes_guards(rule)
+                for index, lines in enumerate(file.lines)
+                if lines.guard is None or self._passes(lines.guard)
             ]
         return file.passing[key]
 
@@ -157,18 +159,15 @@ class _Event(EventValues):
 
     # Comparisons
 
-    def _passes_guards(self, rule: Rule) -> bool:
-        """Whether what an event never changes is as the rule asks; each comparison is made once."""
-        for guard in rule.guards:
-            passes = self.guarded.get(guard)
-            if passes is None:
-                key, operator, value, prefix = guard
-                wanted = pattern(value, key, ignore_case="i" in prefix)
-                admitted = wanted.admits(self.fixed[key], self.budget) is not wanted.negated
-                passes = self.guarded[guard] = admitted is (operator == "==")
-            if not passes:
-                return False
-        return True
+    def _passes(self, guard: Guard) -> bool:
+        """Whether what an event never changes is as a comparison asks, which is made once."""
+        passes = self.guarded.get(guard)
+        if passes is None:
+            key, operator, value, prefix = guard
+            wanted = pattern(value, key, ignore_case="i" in prefix)
+            admitted = wanted.admits(self.fixed[key], self.budget) is not wanted.negated
+            passes = self.guarded[guard] = admitted is (operator == "==")
+        return passes
 
     def _compare(self, token: Token, text: str | None) -> Truth:
         """Compare a value, None where it is not known, with what a token asks for."""
@@ -361,13 +360,13 @@ class _Event(EventValues):
         commands = self.outcome.run
         self.budget.spend(len(commands))
         if doubt:
-            self.outcome.run = [replace(c, doubt=c.doubt or f"not: {doubt}") for c in commands]
+            self.outcome.run = [c._replace(doubt=c.doubt or f"not: {doubt}") for c in commands]
         else:
             self._drop(commands, f"{path}:{line}")
             self.outcome.run = []
 
     def _drop(self, commands: list[Command], decider: str) -> None:
-        self.outcome.dropped += [replace(command, doubt=f"taken away by {decider}") for command in commands]
+        self.outcome.dropped += [command._replace(doubt=f"taken away by {decider}") for command in commands]
 
     def _clear(self, values: dict[str, bool], doubt: str) -> None:
         self.budget.spend(len(values))

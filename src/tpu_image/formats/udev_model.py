@@ -6,15 +6,17 @@ Sources: udev(7); systemd's ``udev-event.c`` for how a command of ``RUN`` is spl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 Truth = bool | None
 """None: undecided."""
 
 
-@dataclass(frozen=True)
-class Device:
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Device(NamedTuple):
     """A device as sysfs shows it. ``devpath`` is its path without ``/sys``.
 
     Attributes:
@@ -27,8 +29,8 @@ class Device:
     subsystem: str = ""
     devpath: str = ""
     driver: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    properties: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = _NOTHING
+    properties: Mapping[str, str] = _NOTHING
     tags: tuple[str, ...] = ()
     node: str = ""
     parent: Device | None = None
@@ -64,8 +66,7 @@ class Machine(NamedTuple):
     systemd: int = 0
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """A value that a line gives, and where that line stands. ``doubt`` says what it depends on, if at all."""
 
     value: str
@@ -74,20 +75,23 @@ class Assignment:
     doubt: str = ""
 
 
-@dataclass(frozen=True)
-class Command(Assignment):
-    """A program of ``RUN``: ``value`` is its command line after substitution."""
+class Command(NamedTuple):
+    """A program of ``RUN``: ``value`` is its command line after substitution; the rest as in an assignment."""
 
+    value: str
+    path: str
+    line: int
+    doubt: str = ""
     builtin: bool = False
 
 
-@dataclass
 class Slot:
     """A value that later lines replace: the one that holds for certain, and those that may hold instead."""
 
-    sure: Assignment | None = None
-    possible: list[Assignment] = field(default_factory=list)
-    final: Truth = False
+    def __init__(self, sure: Assignment | None = None) -> None:
+        self.sure = sure
+        self.possible: list[Assignment] = []
+        self.final: Truth = False
 
     def candidates(self) -> list[Assignment]:
         """Give every value that may hold, the certain one first."""
@@ -109,14 +113,13 @@ class Slot:
             return
         doubt = new.doubt or ("an earlier := that is undecided" if self.final is None else "")
         if usable and doubt:
-            self.possible.append(replace(new, doubt=doubt))
+            self.possible.append(new._replace(doubt=doubt))
         elif usable:
             self.sure, self.possible = new, []
         if final:
             self.final = None if doubt else True
 
 
-@dataclass
 class Outcome:
     """What the rules make of an event.
 
@@ -127,15 +130,16 @@ class Outcome:
         undecided: comparisons that could not be decided on lines that would have assigned something.
     """
 
-    mode: Slot = field(default_factory=Slot)
-    owner: Slot = field(default_factory=Slot)
-    group: Slot = field(default_factory=Slot)
-    run: list[Command] = field(default_factory=list)
-    dropped: list[Command] = field(default_factory=list)
-    tags: dict[str, bool] = field(default_factory=dict)
-    links: dict[str, bool] = field(default_factory=dict)
-    properties: dict[str, str | None] = field(default_factory=dict)
-    undecided: list[Assignment] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.mode = Slot()
+        self.owner = Slot()
+        self.group = Slot()
+        self.run: list[Command] = []
+        self.dropped: list[Command] = []
+        self.tags: dict[str, bool] = {}
+        self.links: dict[str, bool] = {}
+        self.properties: dict[str, str | None] = {}
+        self.undecided: list[Assignment] = []
 
 
 def command_words(command: str) -> list[str]:

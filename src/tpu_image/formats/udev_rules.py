@@ -1,7 +1,7 @@
-"""udev rules files: parsed losslessly, with what udev makes of every line.
+"""udev rules files: what udev makes of every line, and where it stands.
 
-A file is a sequence of items: a comment, a blank line, or a rule with the physical lines that its
-continuation backslashes join. Joining the items gives the file back byte for byte.
+A rule is a line with those that its continuation backslashes join to it; comments and blank lines are none.
+Every token knows its place in the file, so that an edit changes nothing else.
 
 Sources: udev(7); the behaviour of systemd's ``udev-rules.c`` in versions 249 to 257 (what is tolerated and
 what voids a line) and of ``udevadm verify`` (254 and newer) for what it refuses; 258 voids a line that names
@@ -10,16 +10,18 @@ an unknown user or group.
 
 from __future__ import annotations
 
+import bisect
 import enum
 import functools
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.formats.udev_tokens import FIXED_KEYS, JUMPS, LABELS, Token, complaints, judge
 
 WHITESPACE = " \t\n\r"
+Guard = tuple[str, str, str, str]
+"""Key, operator, value and prefix of a comparison."""
 LINE_LIMIT = 16384
 """Bytes of one line with its continuations at which udev gives the line up (``UDEV_LINE_SIZE``)."""
 
@@ -43,31 +45,64 @@ class Finding(NamedTuple):
     reason: str
 
 
-@dataclass(slots=True)
-class Rule:
-    """One rule: the physical lines ``line`` to ``last_line``, joined into ``text``."""
+class RuleLines(NamedTuple):
+    """The lines of one rule, ``line`` to ``last_line``, joined into ``text``; its tokens are yet to be read."""
 
     line: int
     last_line: int
     text: str
-    segments: list[tuple[int, int, int]]
+    segments: tuple[tuple[int, int, int], ...]
     """Offset in ``text``, offset in the file and line of each piece that was joined."""
-    tokens: list[Token]
-    """As they are written."""
-    ordered: list[Token]
-    """As udev applies them: comparisons first, each key in its own place."""
     error: str = ""
-    """Why udev ignores the line; empty when it does not."""
-    effects: int = 0
-    """Union of the effects of the tokens; see :mod:`tpu_image.formats.udev_tokens`."""
-    guards: list[tuple[str, str, str, str]] = field(default_factory=list)
-    """Key, operator, value and prefix of each comparison with what an event never changes."""
-    since: int = 0
-    """systemd version that first takes every token; 0 where all do."""
-    goto: str = ""
-    label: str = ""
-    target: int | None = None
-    """Index, in its file, of the rule that its ``GOTO`` leads to; None where no label follows."""
+    """Why udev ignores the rule, where its lines alone say so."""
+    guard: Guard | None = None
+    """The comparison that it begins with, where that is one with what an event never changes."""
+
+
+class Rule:
+    """One rule, read.
+
+    Attributes:
+        line, last_line, text, segments: its :class:`RuleLines`.
+        tokens: as they are written.
+        ordered: as udev applies them: comparisons first, each key in its own place.
+        error: why udev ignores the line; empty when it does not.
+        effects: union of the effects of the tokens; see :mod:`tpu_image.formats.udev_tokens`.
+        guards: each comparison with what an event never changes.
+        since: systemd version that first takes every token; 0 where all do.
+        target: index, in its file, of the rule that its ``GOTO`` leads to; None where no label follows.
+    """
+
+    __slots__ = (
+        "effects",
+        "error",
+        "goto",
+        "guards",
+        "label",
+        "last_line",
+        "line",
+        "ordered",
+        "segments",
+        "since",
+        "target",
+        "text",
+        "tokens",
+    )
+
+    def __init__(self, lines: RuleLines) -> None:
+        self.line, self.last_line, self.text, self.segments, self.error, _ = lines
+        self.tokens: list[Token] = []
+        self.guards: list[Guard] = []
+        self.effects = self.since = 0
+        self.goto = self.label = ""
+        self.target: int | None = None
+        if not self.error:
+            self.error = _read_tokens(self)
+        self.ordered = sorted(self.tokens, key=_order)
+        if not self.error and not self.effects:
+            self.error = "it only compares and assigns nothing"
+            if self.text.rstrip(WHITESPACE).endswith(","):
+                self.error += "; is the backslash that continues it missing?"
 
     def file_offset(self, offset: int) -> int:
         """Translate an offset into ``text`` to one into the file."""
@@ -79,84 +114,106 @@ class Rule:
         return self._segment(token.start)[2]
 
     def _segment(self, offset: int) -> tuple[int, int, int]:
+        if len(self.segments) == 1:
+            return self.segments[0]
         return next(segment for segment in reversed(self.segments) if segment[0] <= offset)
 
 
-class Item(NamedTuple):
-    """A stretch of the file as it stands: a comment, a blank line, or a rule."""
-
-    text: str
-    rule: Rule | None = None
-
-
-@dataclass(frozen=True)
 class RulesFile:
-    """A parsed file. ``error`` and ``error_line`` say why udev reads none of it, where that is so."""
+    """A file split into rules, each of which is read when it is first asked for.
 
-    items: tuple[Item, ...]
-    rules: tuple[Rule, ...]
-    error: str = ""
-    error_line: int = 0
-    passing: dict[object, list[int]] = field(default_factory=dict, compare=False, repr=False)
-    """Rules, by index, that pass their guards in an event already seen: for whoever evaluates them."""
+    Most rules of a system begin with a comparison that an event fails, or are jumped over.
 
-    def render(self) -> str:
-        """Give the text of the file, the same bytes that were parsed."""
-        return "".join(item.text for item in self.items)
+    Attributes:
+        error, error_line: why udev reads no further, where that is so.
+        passing: rules, by index, whose first guard passes in an event already seen: for whoever evaluates them.
+    """
+
+    def __init__(self, text: str, lines: tuple[RuleLines, ...], error: str, error_line: int) -> None:
+        self.text = text
+        self.lines = lines
+        self.error = error
+        self.error_line = error_line
+        self.passing: dict[object, list[int]] = {}
+        self._rules: list[Rule | None] = [None] * len(lines)
+
+    @property
+    def rules(self) -> list[Rule]:
+        """Every rule."""
+        return [self.rule(index) for index in range(len(self.lines))]
+
+    def rule(self, index: int) -> Rule:
+        """Give a rule by its place."""
+        rule = self._rules[index]
+        if rule is None:
+            rule = self._rules[index] = Rule(self.lines[index])
+            if rule.effects & JUMPS:
+                self._find_target(rule, index)
+        return rule
+
+    def _find_target(self, rule: Rule, index: int) -> None:
+        following = self._labels.get(rule.goto, [])
+        place = bisect.bisect_right(following, index)
+        if place < len(following):
+            rule.target = following[place]
+        else:
+            rule.effects &= ~JUMPS  # udev forgets the GOTO, and a line that does nothing else
+
+    @functools.cached_property
+    def _labels(self) -> dict[str, list[int]]:
+        """Name of a label to the places of the rules that are one, in order."""
+        labels: dict[str, list[int]] = {}
+        for index, lines in enumerate(self.lines):
+            if "LABEL" in lines.text:
+                rule = Rule(lines)
+                if rule.effects & LABELS and not rule.error:
+                    labels.setdefault(rule.label, []).append(index)
+        return labels
 
 
 @functools.lru_cache(maxsize=512)
 def parse(text: str) -> RulesFile:
-    """Parse a rules file; every text is one: what udev does not understand is a rule with an ``error``."""
-    items: list[Item] = []
-    pending: Rule | None = None
-    item_start = 0
+    """Split a rules file; every text is one: what udev does not understand is a rule with an ``error``."""
+    rules: list[RuleLines] = []
+    pieces: list[str] = []
+    segments: list[tuple[int, int, int]] = []
+    length = 0
     error = ""
     error_line = number = 0
-    for number, (start, stop, following) in enumerate(_physical_lines(text), start=1):
+    for number, (start, stop, _) in enumerate(_physical_lines(text), start=1):
         if stop - start >= LINE_LIMIT // 4 and len(_encoded(text[start:stop])) >= LINE_LIMIT and not error:
             error, error_line = f"a line of {LINE_LIMIT} bytes or more: udev stops reading the file", number
-        while start < stop and text[start] in WHITESPACE:
-            start += 1
-        comment = text.startswith("#", start, stop)
-        if pending is None and (comment or start == stop):
-            items.append(Item(text[item_start:following]))
-            item_start = following
-        if comment or item_start == following:
+        piece = text[start:stop].lstrip(WHITESPACE)
+        if piece.startswith("#") or not (piece or segments):
             continue  # a comment inside a continued rule is not part of it
-        continued = stop > start and text[stop - 1] == "\\"
-        piece = text[start : stop - 1] if continued else text[start:stop]
-        if pending is None:
-            pending = Rule(number, number, piece, [(0, start, number)], [], [])
-        else:
-            pending.segments.append((len(pending.text), start, number))
-            if len(pending.text) < LINE_LIMIT:  # more is not read: the rule is void by then
-                pending.text += piece
-            pending.last_line = number
+        start = stop - len(piece)
+        continued = piece.endswith("\\")
+        segments.append((length, start, number))
+        if length < LINE_LIMIT:  # more is not read: the rule is void by then
+            pieces.append(piece[:-1] if continued else piece)
+            length += len(pieces[-1])
         if not continued:
-            items.append(Item(text[item_start:following], _completed(pending)))
-            item_start, pending = following, None
-    if pending is not None:
-        pending.error = "the file ends inside a continued line"
-        items.append(Item(text[item_start:], pending))
-    rules = tuple(item.rule for item in items if item.rule is not None)
-    _resolve_gotos(rules)
-    return RulesFile(tuple(items), rules, error, error_line)
+            rules.append(_joined("".join(pieces), segments, number))
+            pieces, segments, length = [], [], 0
+    if segments:
+        reason = "the file ends inside a continued line"
+        rules.append(RuleLines(segments[0][2], segments[-1][2], "".join(pieces), tuple(segments), reason))
+    return RulesFile(text, tuple(rules), error, error_line)
 
 
-def _resolve_gotos(rules: tuple[Rule, ...]) -> None:
-    """Find where every ``GOTO`` leads: to the nearest label of that name further down."""
-    ahead: dict[str, int] = {}
-    for index in range(len(rules) - 1, -1, -1):
-        rule = rules[index]
-        if rule.error:
-            continue
-        if rule.effects & JUMPS:
-            rule.target = ahead.get(rule.goto)
-            if rule.target is None:
-                rule.effects &= ~JUMPS  # udev forgets the GOTO, and a line that does nothing else
-        if rule.effects & LABELS:
-            ahead[rule.label] = index
+def _joined(text: str, segments: list[tuple[int, int, int]], last_line: int) -> RuleLines:
+    error = ""
+    if len(segments) > 1 and len(_encoded(text)) >= LINE_LIMIT:
+        error = f"longer than {LINE_LIMIT - 1} bytes with its continuations"
+    begins = _first_guard().match(text)
+    guard = (begins[1], begins[2], begins[3], "") if begins else None
+    return RuleLines(segments[0][2], last_line, text, tuple(segments), error, guard)
+
+
+@functools.lru_cache(maxsize=1)
+def _first_guard() -> re.Pattern[str]:
+    """The first token of :func:`_token_pattern`, where it compares a fixed key with a plain value."""
+    return re.compile(rf'({"|".join(sorted(FIXED_KEYS))})[ \t\n\r]*(==|!=)[ \t\n\r]*"([^"\\]*)"')
 
 
 def _physical_lines(text: str) -> Iterator[tuple[int, int, int]]:
@@ -172,20 +229,6 @@ def _physical_lines(text: str) -> Iterator[tuple[int, int, int]]:
             start = end.end()
     if start < len(text):
         yield start, len(text), len(text)
-
-
-def _completed(rule: Rule) -> Rule:
-    """Read the tokens of a rule whose text is whole."""
-    if len(rule.segments) > 1 and len(_encoded(rule.text)) >= LINE_LIMIT:
-        rule.error = f"longer than {LINE_LIMIT - 1} bytes with its continuations"
-        return rule
-    rule.error = _read_tokens(rule)
-    rule.ordered = sorted(rule.tokens, key=_order)
-    if not rule.error and not rule.effects:
-        rule.error = "it only compares and assigns nothing"
-        if rule.text.rstrip(WHITESPACE).endswith(","):
-            rule.error += "; is the backslash that continues it missing?"
-    return rule
 
 
 def _order(token: Token) -> int:
@@ -217,7 +260,7 @@ def _read_tokens(rule: Rule) -> str:
         value = plain.replace('\\"', '"') if prefix is None else _without_escapes(escaped)
         if value is None:
             return f"{key} has an escape sequence that does not exist"
-        token = Token(key, attribute, operator, value, prefix or ignore_case, found.start(1), found.end())
+        token = Token(key, attribute, operator, value, prefix or ignore_case, (found.start(1), found.end()))
         reason = judge(token)
         if reason:
             return reason
@@ -362,7 +405,7 @@ def with_missing_commas(file: RulesFile) -> str:
         for position, token in enumerate(rule.tokens[1:])
         if "," not in rule.text[rule.tokens[position].end : token.start]
     ]
-    text = file.render()
+    text = file.text
     for place in reversed(places):
         separator = "," if text[place] in WHITESPACE else ", "
         text = text[:place] + separator + text[place:]

@@ -33,7 +33,8 @@ class EventValues:
         self.parent_sure = True
         self.result: str | None = ""
         self.unknown_properties: list[str] = []
-        self.outcome = Outcome(tags=dict.fromkeys(device.tags, True))
+        self.outcome = Outcome()
+        self.outcome.tags.update(dict.fromkeys(device.tags, True))
         self.outcome.properties.update(_kernel_properties(device, action))
 
     def property(self, name: str) -> str | None:

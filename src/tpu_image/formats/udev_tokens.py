@@ -5,8 +5,6 @@ Sources: udev(7); the token table of systemd's ``udev-rules.c``, versions 249 to
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpu_image.formats.udev_values import split_format
@@ -22,26 +20,40 @@ line that does only what an event has no use for (``NODE`` without a node) is no
 _LAST_CONDITION = 25
 
 
-@dataclass(slots=True)
 class Token:
     """One ``KEY{attribute}operator"value"`` of a rule.
 
     ``value`` is unquoted and unescaped, ``prefix`` holds the letters before the quotation mark (``e``: C
     escapes, ``i``: case is ignored). ``start`` and ``end`` are offsets into the joined text of the rule.
+
+    Attributes:
+        order: place in which udev applies the tokens of one line, whatever their written order.
+        since: systemd version that first takes it; 0 where all do. An older one ignores the whole line.
     """
 
-    key: str
-    attribute: str | None
-    operator: str
-    value: str
-    prefix: str
-    start: int
-    end: int
-    order: int = 0
-    """Place in which udev applies the tokens of one line, whatever their written order."""
-    effect: int = 0
-    since: int = 0
-    """systemd version that first takes it; 0 where all do. An older one ignores the whole line."""
+    __slots__ = (
+        "attribute",
+        "effect",
+        "end",
+        "key",
+        "operator",
+        "order",
+        "prefix",
+        "since",
+        "start",
+        "value",
+    )
+
+    def __init__(
+        self, key: str, attribute: str | None, operator: str, value: str, prefix: str, span: tuple[int, int]
+    ) -> None:
+        self.key = key
+        self.attribute = attribute
+        self.operator = operator
+        self.value = value
+        self.prefix = prefix
+        self.start, self.end = span
+        self.order = self.effect = self.since = 0
 
     @property
     def condition(self) -> bool:
@@ -225,13 +237,18 @@ def _judge_builtin(token: Token) -> str:
 
 def _judge_options(token: Token) -> str:
     name, _, argument = token.value.partition("=")
-    if name == "link_priority" and not re.fullmatch(r"[+-]?[0-9]+", argument):
+    if name == "link_priority" and not _is_integer(argument):
         return f"link_priority={argument} is not a number"
     if name == "static_node":
         token.order, token.effect = 39, STATIC_NODE
     elif not _known_option(token.value):
         token.effect = 0
     return ""
+
+
+def _is_integer(text: str) -> bool:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    return digits.isascii() and digits.isdecimal()
 
 
 def _known_option(value: str) -> bool:

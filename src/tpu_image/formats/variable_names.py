@@ -5,16 +5,14 @@ Runs on Python 3.8 too: the boot runtime uses it.
 
 from __future__ import annotations
 
-import string
-
 READONLY_IN_SHELLS = ("EUID", "PPID", "UID")
 """Names whose assignment is an error in bash that ends the reading of a sourced file.
 
 bash has three more (``readonly -p``); those are reserved, since they change how a shell works.
 """
 
-_NAME_START = frozenset(string.ascii_letters + "_")
-_NAME_CHARACTERS = _NAME_START | frozenset(string.digits)
+_NAME_START = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+NAME_CHARACTERS = _NAME_START | frozenset("0123456789")
 
 # Search paths, start files, prompts (expanded, so executed) and variables that change by themselves: bash(1).
 _SHELL = """
@@ -65,7 +63,7 @@ _RESERVED_FAMILIES = (
 
 def is_name(name: str) -> bool:
     """Whether shells and systemd accept it: ASCII letters, digits and ``_``, no digit first."""
-    return bool(name) and name[0] in _NAME_START and _NAME_CHARACTERS.issuperset(name)
+    return bool(name) and name[0] in _NAME_START and NAME_CHARACTERS.issuperset(name)
 
 
 def is_reserved(name: str) -> bool:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from tpu_image import progress
 from tpu_image.catalogue.requirement import Profile
+from tpu_image.hashing import hashed, sha256_of
 from tpu_image.lab import accelerator, judgement, machine, metadata_service, payload, qemu
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.chips import Chips
@@ -25,7 +27,7 @@ from tpu_image.lab.metadata.server import MetadataServer
 from tpu_image.lab.result import Artefact, BootResult, Emulator, MetadataRequest, Outcome
 from tpu_image.lab.run_folder import run_folder
 from tpu_image.lab.session import Ended, Observer, Progress, Session
-from tpu_image.lab.throwaway import Disk, hashing, nameless_file, sha256_of, throwaway_disk
+from tpu_image.lab.throwaway import Disk, nameless_file, throwaway_disk
 from tpu_image.lab.vfio_user.process import Emulation, emulating
 
 FIRMWARE = ("bios", "uefi")
@@ -90,7 +92,7 @@ def boot(request: Request, observer: Observer = lambda _: None, told: Told = lam
         OSError: there is no room for what is made on the way.
     """
     found = qemu.find()
-    with hashing(request.image) as digest:
+    with hashed(request.image) as digest:
         told("looking for a way to run the guest")
         chosen = accelerator.choose(found)
         attempt = _attempt(request, found, chosen, observer, told)
@@ -149,9 +151,22 @@ def _cpus() -> int:
     return max(1, min(CPUS_LIMIT, len(os.sched_getaffinity(0)) - 1))
 
 
+class _Decoding(progress.Progress):
+    """Shows how far the decoding of an archive is to who follows the session."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._began = time.monotonic()
+
+    def at(self, stage: str, done: int = 0, total: int = 0) -> None:
+        del stage
+        line = f"{done >> 20} of {total >> 20} MiB"
+        self._observer(Progress(time.monotonic() - self._began, "reading the image", line))
+
+
 @contextlib.contextmanager
 def _disk(request: Request, observer: Observer) -> Iterator[Disk]:
-    began = time.monotonic()
+    decoding = _Decoding(observer)
     content = payload.Payload(
         request.profile,
         request.run,
@@ -162,12 +177,7 @@ def _disk(request: Request, observer: Observer) -> Iterator[Disk]:
         shell=request.shell,
     )
 
-    def report(done: int, total: int, written: int) -> None:
-        del written
-        line = f"{done >> 20} of {total >> 20} MiB"
-        observer(Progress(time.monotonic() - began, "reading the image", line))
-
-    with throwaway_disk(request.image, lambda overlay: payload.write(content, overlay), report) as disk:
+    with throwaway_disk(request.image, lambda overlay: payload.write(content, overlay), decoding) as disk:
         yield disk
 
 

@@ -8,17 +8,14 @@ has it open, however that one ends.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from tpu_image.disks.archive import Report, write_raw
+from tpu_image.disks.archive import write_raw
 from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.errors import DiskError
 from tpu_image.disks.image import open_image
@@ -27,6 +24,7 @@ from tpu_image.disks.qcow2_overlay import write_overlay
 from tpu_image.disks.source import BlockSource
 from tpu_image.disks.tree_writer import write_nodes
 from tpu_image.plan import Plan
+from tpu_image.progress import SILENT, Progress
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay
 
@@ -52,14 +50,14 @@ def nameless_file() -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def throwaway_disk(
-    artefact: Path, write: Callable[[Overlay], None], report: Report | None = None
+    artefact: Path, write: Callable[[Overlay], None], progress: Progress = SILENT
 ) -> Iterator[Disk]:
     """Make a disk to boot from.
 
     Args:
         artefact: a disk image in any form that can be read.
         write: writes what the guest is to find into the tree of the image.
-        report: is told how far the decoding of an archive is.
+        progress: is told how far the decoding of an archive is.
 
     Raises:
         DiskError: the image cannot be read, or its root is on a file system that is not written to.
@@ -68,7 +66,7 @@ def throwaway_disk(
     """
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(open_image(artefact))
-        base, form = _base(stack, artefact, source, report)
+        base, form = _base(stack, artefact, source, progress)
         disk = EditedDisk(source)
         tree = open_tree(disk)
         _require_systemd(tree, artefact)
@@ -91,7 +89,7 @@ def _require_systemd(tree: Tree, artefact: Path) -> None:
 
 
 def _base(
-    stack: contextlib.ExitStack, artefact: Path, source: BlockSource, report: Report | None
+    stack: contextlib.ExitStack, artefact: Path, source: BlockSource, progress: Progress
 ) -> tuple[BinaryIO, str]:
     """Open what QEMU is to read: the artefact where it cannot lead QEMU elsewhere, or else the disk decoded."""
     if source.container in AS_IT_IS and len(source.files) == 1:
@@ -100,28 +98,7 @@ def _base(
         if (status.st_dev, status.st_ino) in source.files:
             return base, source.container
     decoded = stack.enter_context(nameless_file())
-    write_raw(EditedDisk(source), decoded, report=report)
+    write_raw(EditedDisk(source), decoded, progress=progress, stage="decoding")
     decoded.flush()
     # QEMU takes a descriptor for reading alone only where it was opened so.
     return stack.enter_context(Path(f"/proc/self/fd/{decoded.fileno()}").open("rb")), "raw"
-
-
-@contextlib.contextmanager
-def hashing(path: Path) -> Iterator[Callable[[], str]]:
-    """Take the SHA-256 of a file beside other work; the function given waits for it, in hexadecimal."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
-        digest = pool.submit(sha256_of, path, stop)
-        try:
-            yield digest.result
-        finally:
-            stop.set()
-
-
-def sha256_of(path: Path, stop: threading.Event | None = None) -> str:
-    """Give the SHA-256 of a file in hexadecimal; cut short where ``stop`` is set meanwhile."""
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while not (stop and stop.is_set()) and (chunk := file.read(1 << 20)):
-            digest.update(chunk)
-    return digest.hexdigest()

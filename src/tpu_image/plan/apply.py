@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.plan.change import Change, Plan, PlanError
 from tpu_image.plan.journal import Journal, encode
@@ -16,8 +16,7 @@ from tpu_image.trees.base import TreeError, parents
 from tpu_image.trees.memory import Directory, File, Node, Symlink
 
 
-@dataclass(frozen=True)
-class Applied:
+class Applied(NamedTuple):
     """What an ``apply`` changed, in the order in which it did."""
 
     changed: tuple[Change, ...] = ()

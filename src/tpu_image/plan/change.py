@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.plan.difference import difference, visible
 from tpu_image.trees.base import TreeError
@@ -14,8 +14,7 @@ class PlanError(TreeError):
     """A plan cannot be applied or taken back: ``path`` says where it fails, ``reason`` why."""
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """One path, canonical, that becomes something else; None stands for nothing there."""
 
     path: str
@@ -34,8 +33,7 @@ class Change:
         return f"change {name} ({', '.join(_aspects(self.before, self.after))})"
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Changes, each directory before what is in it."""
 
     changes: tuple[Change, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tpu_image.formats.printable import escaped
 from tpu_image.trees.memory import Directory, File, Node, Symlink
 
 CONTEXT = 3
@@ -35,17 +36,8 @@ def difference(path: str, before: Node | None, after: Node | None) -> str:
 
 
 def visible(text: str) -> str:
-    """Give text with what does not print escaped: one line, encodable, without effect on a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8 (PEP 383)
-        return f"\\x{code - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode("ascii")
+    """Give text with what does not print escaped, tabs aside: one line, encodable, harmless to a terminal."""
+    return escaped(text, keep="\t")
 
 
 def _attributes(before: Node | None, after: Node | None) -> Iterator[str]:

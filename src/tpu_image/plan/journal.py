@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 from tpu_image.plan.change import Change, PlanError
 from tpu_image.plan.difference import visible
@@ -35,19 +35,17 @@ _TIME_LIMIT = 2**62 * 10**9  # nanoseconds; seconds are a 64-bit time_t
 _ATTRIBUTE_CLASSES = ("user.", "trusted.", "security.", "system.")  # xattr(7)
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A path's original, and the digest of every state that tpu-image gave it since."""
 
     original: Snapshot
     written: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Journal:
+class Journal(NamedTuple):
     """Records by path, and the directories that were made to hold the journal itself, outermost first."""
 
-    records: Mapping[str, Record] = field(default_factory=dict)
+    records: Mapping[str, Record] = MappingProxyType({})
     directories: tuple[str, ...] = ()
 
     def with_changes(self, changes: Iterable[tuple[Change, Snapshot]]) -> Journal:
@@ -56,8 +54,8 @@ class Journal:
         for change, present in changes:
             record = records.get(change.path, Record(present))
             written = record.written | _states(change, record.original.node)
-            records[change.path] = replace(record, written=written)
-        return replace(self, records=records)
+            records[change.path] = record._replace(written=written)
+        return self._replace(records=records)
 
 
 def _states(change: Change, original: Node | None) -> frozenset[str]:

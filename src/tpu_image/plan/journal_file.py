@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-from dataclasses import replace
 
 from tpu_image.plan.change import PlanError
 from tpu_image.plan.journal import JOURNAL, Journal, decode, encode, unusable
@@ -63,7 +62,7 @@ class JournalFile:
     def with_directories(self, journal: Journal) -> Journal:
         """Note in the journal which directories :meth:`store` would make for it."""
         ours = {*journal.directories, *self._missing()}
-        return replace(journal, directories=tuple(path for path in self.directories if path in ours))
+        return journal._replace(directories=tuple(path for path in self.directories if path in ours))
 
     def store(self, journal: Journal) -> None:
         """Have the journal on the disk, with its directories."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.trees.base import READ_LIMIT, Kind, NotAFileError
 from tpu_image.trees.directory import READ_FLAGS, decode_name, entry_of_status, is_absent, read_descriptor
@@ -18,8 +18,7 @@ CONTENT_SIGNATURE = "security.ima"
 """The extended attribute that signs a content: it goes with that content alone."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A node with its time and extended attributes.
 
     ``mtime_ns`` None is the time of writing (and always so for a directory, whose time says what others do in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tpu_image.plan.change import PlanError
 from tpu_image.plan.journal import Journal, Record
@@ -14,16 +14,14 @@ from tpu_image.trees.base import TreeError, parents
 from tpu_image.trees.memory import Symlink
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """A path that was left as it is, and why."""
 
     path: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Undone:
+class Undone(NamedTuple):
     """What an ``undo`` put back, and what it left because somebody else had changed it."""
 
     restored: tuple[str, ...] = ()
@@ -67,7 +65,7 @@ class _Undo:
         above = {directory for path in kept for directory in parents(path)}
         remaining = {path: record for path, record in journal.records.items() if path in kept | above}
         if kept:
-            self._journal_file.store(replace(journal, records=remaining))
+            self._journal_file.store(journal._replace(records=remaining))
         else:
             self._journal_file.remove(journal)
 

@@ -13,7 +13,6 @@ import fcntl
 import os
 import posixpath
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from tpu_image.plan.change import PlanError
 from tpu_image.plan.snapshot import Snapshot, link_path, read_snapshot, write_attributes
@@ -236,7 +235,7 @@ class Writer:
             descriptor = os.open(name if exists else temporary, _LIST_FLAGS, dir_fd=directory)
             try:
                 # What is there keeps its attributes, as it keeps its content.
-                settled = replace(wanted, xattrs=None) if exists else wanted
+                settled = wanted._replace(xattrs=None) if exists else wanted
                 self._settle(descriptor, path, settled, wanted.node)
                 os.fsync(descriptor)
             finally:

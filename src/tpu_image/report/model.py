@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.catalogue.requirement import Profile, Requirement, Status, Verdict
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """The verdicts on one target, in the catalogue's order."""
 
     target: str

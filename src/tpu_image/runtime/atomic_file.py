@@ -10,14 +10,13 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 STALE_SECONDS = 600
 """Age at which a temporary file has lost its writer."""
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """User and group id."""
 
     uid: int

@@ -13,7 +13,7 @@ import fnmatch
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, cast
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 READ_LIMIT = 16 * 1024 * 1024
 """Bytes that :meth:`Tree.read_bytes` takes at most: no configuration file is larger."""
@@ -99,6 +99,10 @@ def normalise(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
+_STEPS = ("", ".", "..")
+"""Parts of a path that name nothing in a directory."""
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -134,11 +138,12 @@ class Tree(ABC):
     def list_canonical(self, path: str) -> list[str]:
         """Names in the directory at a path that holds no link, unsorted; empty where there is none."""
 
-    def derive(self, make: Callable[[Tree], T]) -> T:
-        """Give what ``make`` works out from the tree: once for all who ask, and anew after a change."""
-        if make not in self.derived:
-            self.derived[make] = make(self)
-        return cast("T", self.derived[make])
+    def derive(self, make: Callable[Concatenate[Tree, P], T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Give what ``make`` works out from the tree: once for all who ask the same, and anew after a change."""
+        key = (make, arguments, *options.items()) if arguments or options else make
+        if key not in self.derived:
+            self.derived[key] = make(self, *arguments, **options)
+        return cast("T", self.derived[key])
 
     def head_canonical(self, path: str, length: int) -> bytes:
         """Read the first bytes of the regular file at a path that holds no link, of whatever size it is."""
@@ -152,22 +157,28 @@ class Tree(ABC):
             NotFoundError: ``..`` stands behind something that is no directory, as in ``/missing/../etc``; a
                 link or the path is longer than :data:`PATH_LIMIT`.
         """
+        if follow_last:
+            return self._walk(path)[0]
         head, name = posixpath.split(normalise_keeping_parents(path))
-        if not follow_last and name not in ("", ".."):
-            return posixpath.join(self._walk(head)[0], name)
-        return self._walk(path)[0]
+        if name in _STEPS:
+            return self._walk(path)[0]
+        return posixpath.join(head if head in self._resolved_directories else self._walk(head)[0], name)
 
     def _walk(self, path: str) -> tuple[str, Entry | None]:
         """Resolve a path; give what is there too, unless it is a directory that was met before."""
-        todo = [part for part in path.split("/") if part not in ("", ".")][::-1]
-        done = "/"
+        done, _, name = path.rpartition("/")
+        if done in self._resolved_directories and name not in _STEPS:
+            todo = [name]  # most paths are beside one that was met before
+        else:
+            todo = [part for part in path.split("/") if part not in ("", ".")][::-1]
+            done = "/"
         links = 0
         while todo:
             part = todo.pop()
             if part in (".", ".."):
                 done = posixpath.dirname(done) if part == ".." else done
                 continue
-            candidate = posixpath.join(done, part)
+            candidate = f"{done}/{part}" if done != "/" else f"/{part}"
             if len(candidate) > PATH_LIMIT:
                 raise NotFoundError(path)
             if candidate in self._resolved_directories:
@@ -191,6 +202,8 @@ class Tree(ABC):
 
     def _beyond(self, candidate: str, todo: list[str], path: str) -> str:
         """Keep the parts behind what is no directory: ``todo``, the last one first."""
+        if not todo:
+            return candidate
         beyond = posixpath.join(candidate, *reversed(todo))
         if "." in todo or ".." in todo or len(beyond) > PATH_LIMIT:
             raise NotFoundError(path)
@@ -265,12 +278,21 @@ class Tree(ABC):
             canonical = self.resolve(directory)
         except NotFoundError:
             return []
-        return sorted(n for n in self.list_canonical(canonical) if fnmatch.fnmatchcase(n, pattern))
+        return sorted(_matching(self.list_canonical(canonical), pattern))
 
     def files(self, directory: str, pattern: str = "*") -> list[str]:
         """Paths of the regular files of a directory (links followed) that match, sorted by name."""
-        paths = [posixpath.join(directory, name) for name in self.names(directory, pattern)]
+        paths = [f"{directory.rstrip('/')}/{name}" for name in self.names(directory, pattern)]
         return [path for path in paths if self.is_file(path)]
+
+
+def _matching(names: list[str], pattern: str) -> list[str]:
+    """Give the names that match a shell pattern; one star amid plain text, as in most, needs no regex."""
+    prefix, star, suffix = pattern.partition("*")
+    if not star or any(character in prefix + suffix for character in "*?["):
+        return fnmatch.filter(names, pattern)
+    least = len(prefix) + len(suffix)
+    return [n for n in names if len(n) >= least and n.startswith(prefix) and n.endswith(suffix)]
 
 
 def normalise_keeping_parents(path: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable
 
 from tpu_image.trees.base import (
@@ -34,7 +35,13 @@ STEP_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """How a file is opened: should it have become a FIFO or terminal, opening neither waits nor adopts it."""
 
+REMEMBERED_LIMIT = 10_000
+"""Entries remembered at most."""
+
 _CHUNK = 64 * 1024
+_NAMES_ARE_UTF8 = (
+    sys.getfilesystemencoding() == "utf-8" and sys.getfilesystemencodeerrors() == "surrogateescape"
+)
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ESRCH)
 """Errors that say that nothing is there (``ESRCH``: a process of ``/proc`` that has ended)."""
@@ -53,8 +60,9 @@ _KINDS = {
 class DirectoryTree(Tree):
     """The files below a directory, read where they are.
 
-    It is a look at one time: directories stay open, so one that is replaced meanwhile may still be seen as
-    it was. Open a new tree to look again. One thread at a time may use it.
+    It is a look at one time: directories stay open, and what was seen is remembered (what files hold is not), so
+    one that is replaced meanwhile may still be seen as it was. Open a new tree to look again. One thread at a time
+    may use it.
 
     Raises:
         TreeError: the root does not exist, is not a directory or cannot be opened.
@@ -64,6 +72,8 @@ class DirectoryTree(Tree):
         super().__init__()
         self.root = os.fspath(root)
         self._descriptors: dict[str, int] = {}
+        self._entries: dict[str, Entry | None] = {}
+        self._listings: dict[str, list[str]] = {}
         self._descriptors["/"] = open_root(root, os.O_PATH)
 
     def __enter__(self) -> DirectoryTree:
@@ -79,6 +89,8 @@ class DirectoryTree(Tree):
         """Close every directory; the tree cannot be read afterwards."""
         while getattr(self, "_descriptors", None):
             os.close(self._descriptors.popitem()[1])
+            self._entries.clear()
+            self._listings.clear()
 
     def lstat_canonical(self, path: str) -> Entry | None:
         """Describe the entry at the path.
@@ -86,6 +98,13 @@ class DirectoryTree(Tree):
         Raises:
             NotReadableError: it may not be looked at, or a directory on the way became a link.
         """
+        if path not in self._entries:
+            if len(self._entries) >= REMEMBERED_LIMIT:
+                self._entries.clear()
+            self._entries[path] = self._look(path)
+        return self._entries[path]
+
+    def _look(self, path: str) -> Entry | None:
         try:
             parent, name = self._locate(path)
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -132,6 +151,14 @@ class DirectoryTree(Tree):
             NotReadableError: it may not be read, or a directory on the way became a link.
             TooLargeError: it holds more than :data:`NAMES_LIMIT` names.
         """
+        if path not in self._listings:
+            names = self._list(path)
+            if len(names) + len(self._listings) >= REMEMBERED_LIMIT:
+                return names
+            self._listings[path] = names
+        return list(self._listings[path])
+
+    def _list(self, path: str) -> list[str]:
         try:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             descriptor = os.open(b".", flags, dir_fd=self._directory(path))
@@ -240,7 +267,7 @@ def _list_descriptor(descriptor: int, path: str) -> list[str]:
         for entry in entries:
             if len(names) == NAMES_LIMIT:
                 raise TooLargeError(path, f"holds more than {NAMES_LIMIT} names")
-            names.append(decode_name(os.fsencode(entry.name)))
+            names.append(entry.name if _NAMES_ARE_UTF8 else decode_name(os.fsencode(entry.name)))
     return names
 
 

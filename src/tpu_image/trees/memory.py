@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpu_image.trees.base import Entry, Kind, NotAFileError, NotFoundError, TooLargeError, Tree, normalise
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """A regular file: its whole content, permission bits and owner."""
 
     content: bytes
@@ -19,8 +18,7 @@ class File:
     gid: int = 0
 
 
-@dataclass(frozen=True)
-class Directory:
+class Directory(NamedTuple):
     """A directory's own permission bits and owner."""
 
     mode: int = 0o755
@@ -28,8 +26,7 @@ class Directory:
     gid: int = 0
 
 
-@dataclass(frozen=True)
-class Symlink:
+class Symlink(NamedTuple):
     """A symbolic link and where it points, as written."""
 
     target: str

@@ -12,7 +12,6 @@ from tpu_image.trees.base import (
     NotFoundError,
     Tree,
     TreeError,
-    parents,
 )
 from tpu_image.trees.memory import Directory, File, Node, Symlink, content_of, entry_of
 
@@ -32,6 +31,8 @@ class Overlay(Tree):
         self.faults = base.faults
         self.written: dict[str, Node | None] = {}
         self._replaced: set[str] = set()
+        self._written_in: dict[str, set[str]] = {}
+        """Directory to the names in it that :attr:`written` holds."""
 
     def lstat_canonical(self, path: str) -> Entry | None:
         """Describe what was written at the path, or what the base has there."""
@@ -56,16 +57,21 @@ class Overlay(Tree):
         """Names of the base's directory and of what was written into it, without what was removed."""
         replaced = path in self._replaced or self._is_below_replaced(path)
         names = set() if replaced else set(self.base.list_canonical(path))
-        for written, node in self.written.items():
-            if posixpath.dirname(written) == path and written != "/":
-                names.discard(posixpath.basename(written))
-                if node is not None:
-                    names.add(posixpath.basename(written))
+        for name in self._written_in.get(path, ()):
+            if self.written[posixpath.join(path, name)] is None:
+                names.discard(name)
+            else:
+                names.add(name)
         return list(names)
 
     def _is_below_replaced(self, path: str) -> bool:
         """Whether the base cannot be asked: above, it may have a link where this tree has something else."""
-        return not self._replaced.isdisjoint(parents(path))
+        end = path.rfind("/")
+        while end > 0:
+            if path[:end] in self._replaced:
+                return True
+            end = path.rfind("/", 0, end)
+        return False
 
     def write(
         self,
@@ -158,6 +164,9 @@ class Overlay(Tree):
         if entry is None or entry.kind is not Kind.DIRECTORY:
             self._replaced.add(canonical)
         self.written[canonical] = node
+        directory, name = posixpath.split(canonical)
+        if name:
+            self._written_in.setdefault(directory, set()).add(name)
         self.derived.clear()
         self._resolved_directories = {"/"}
 

@@ -20,7 +20,7 @@ from tpu_image.agents.errors import AgentError
 from tpu_image.agents.installation import AgentInstallation, installed
 from tpu_image.agents.spool import Spool
 from tpu_image.catalogue.agent_record import AGENTS
-from tpu_image.catalogue.agent_starters import Agent
+from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.requirement import Profile, Status, Verdict
 from tpu_image.catalogue.telemetry import COLLECTOR, TelemetryCollector
 from tpu_image.catalogue.vbar_agent import VBAR, VbarAgent

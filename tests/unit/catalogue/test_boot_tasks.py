@@ -300,7 +300,11 @@ def test_a_metadata_script_is_judged_by_what_it_prints(
     nodes = applied(debian()) | {metadata.SCRIPT: text(content, mode)}
     verdict = judge(SCRIPT, nodes)
     assert (verdict.status, reason in verdict.message) == (status, True), verdict.message
-    assert judge(SCRIPT, applied(nodes)).status is Status.PASS
+    after = applied(nodes)
+    if status is Status.WARN:
+        assert after == nodes  # one that may work is its owner's
+    else:
+        assert judge(SCRIPT, after).status is Status.PASS
 
 
 def test_the_paths_in_our_scripts_are_the_ones_that_are_installed() -> None:

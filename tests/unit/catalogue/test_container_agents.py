@@ -310,7 +310,7 @@ STATES = [
         {**IMAGE, **container(**ALWAYS, Privileged=False)},
         "without --privileged",
     ),
-    bad("program that is absent", service(DIRECT), "/usr/bin/vbar_control_agent, which is not there"),
+    bad("program that is absent", service(DIRECT), "/usr/bin/vbar_control_agent, which does not exist"),
     bad(
         "program that is not executable",
         {"/usr/bin/vbar_control_agent": File(b"x", 0o644), **service(DIRECT)},

@@ -6,9 +6,10 @@ import pytest
 
 import vfio_recipe
 from tpu_image.catalogue import boot_tasks, device_nodes, vfio
+from tpu_image.catalogue.accounts import group_id
 from tpu_image.catalogue.bind_script import render
 from tpu_image.catalogue.device_nodes import AccelAccess, DeviceAccess, render_rules
-from tpu_image.catalogue.groups import SYSUSERS_FILE, ensure_group, group_id
+from tpu_image.catalogue.groups import SYSUSERS_FILE, ensure_group
 from tpu_image.catalogue.hardware import generation
 from tpu_image.catalogue.requirement import Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError

@@ -52,6 +52,8 @@ def bind_rules(text: str, *changes: Changes, profile: Profile = V6E) -> Verdict:
         f'{RULE}, RUN+="bind_to_vfio_pci.sh $kernel"',
         f"{RULE}, RUN+=\"'{SCRIPT}' '$kernel'\"",
         f'{RULE}, RUN+="/bin/sh {SCRIPT} $kernel"',
+        f'{RULE}, RUN+="/usr/bin/timeout -k 5 30 {SCRIPT} $kernel"',
+        f'{RULE}, RUN+="/usr/bin/env -u HOME A=b nice -n 5 /bin/sh {SCRIPT} $kernel"',
         f'{RULE}, RUN+="/usr/bin/env bash -e {SCRIPT} $kernel"',
         f'{RULE}, RUN+="/usr/bin/env A=b {SCRIPT} $kernel"',
         f'{RULE}, RUN+="{SCRIPT} $kernel"\nKERNEL=="sda" MODE="0600"',  # a fault that is not ours

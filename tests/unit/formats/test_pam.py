@@ -35,3 +35,20 @@ def test_a_line_without_a_module_is_no_rule(text: str) -> None:
 def test_includes_are_told_from_modules() -> None:
     rules = parse_rules("@include a\nsession include b\nsession required c\n")
     assert [rule.includes for rule in rules] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("control", "module", "actions"),
+    [
+        ("required", "pam_unix.so", {"ok", "bad"}),
+        ("sufficient", "pam_unix.so", {"done", "ignore"}),
+        ("sufficient", "pam_permit.so", {"done"}),
+        ("sufficient", "/lib/security/pam_deny.so", {"ignore"}),
+        ("[default=1]", "pam_permit.so", {"1"}),
+        ("[success=2 default=ignore]", "pam_succeed_if.so", {"2", "ignore"}),
+        ("[success=1]", "pam_unix.so", {"1", "bad"}),
+    ],
+)
+def test_a_control_says_what_may_follow(control: str, module: str, actions: set[str]) -> None:
+    (rule,) = parse_rules(f"session {control} {module}\n")
+    assert rule.actions == actions

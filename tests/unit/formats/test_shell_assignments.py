@@ -223,6 +223,7 @@ def test_a_value_put_in_is_the_value_that_bash_reads(
     text: str, new: str, tmp_path: Path, data: st.DataObject
 ) -> None:
     file = ShellFile.parse("/f", text)
+    assume(file.assignments)
     chosen = data.draw(st.sampled_from(file.assignments))
     edited = file.with_value(chosen, new)
     assert edited.text[: chosen.value.start] == text[: chosen.value.start]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpu_image.formats.udev_rules import LINE_LIMIT, Severity, lint, parse, with_missing_commas
+from tpu_image.formats.udev_rules import LINE_LIMIT, Rule, Severity, lint, parse, with_missing_commas
 
 PIECES = st.sampled_from(
     [
@@ -38,8 +38,23 @@ TEXTS = st.lists(PIECES, max_size=30).map("".join) | st.text(max_size=200)
 
 
 @given(TEXTS)
-def test_joining_the_items_gives_the_file_back(text: str) -> None:
-    assert parse(text).render() == text
+def test_every_piece_of_a_rule_stands_in_the_file_where_it_says(text: str) -> None:
+    for rule in parse(text).rules:
+        ends = [*(start for start, *_ in rule.segments[1:]), len(rule.text)]
+        for (start, origin, _), end in zip(rule.segments, ends, strict=True):
+            assert text[origin : origin + end - start] == rule.text[start:end]
+
+
+@given(TEXTS, st.data())
+def test_a_rule_is_the_same_whichever_is_read_first(text: str, data: st.DataObject) -> None:
+    whole, file = parse(text), parse.__wrapped__(text)
+    order = data.draw(st.permutations(range(len(whole.lines))))
+    read = {index: _told(file.rule(index)) for index in order}
+    assert [read[index] for index in range(len(order))] == [_told(rule) for rule in whole.rules]
+
+
+def _told(rule: Rule) -> object:
+    return rule.error, rule.effects, rule.target, [(t.name, t.operator, t.value) for t in rule.ordered]
 
 
 @given(TEXTS)

@@ -318,7 +318,7 @@ def test_a_directory_of_too_many_names_is_refused(
     assert tree.names("/etc") == ["a", "b", "file"]
     (root / "etc/c").touch()
     with pytest.raises(TooLargeError, match="/etc: holds more than 3 names"):
-        tree.names("/etc")
+        DirectoryTree(root).names("/etc")
 
 
 # Names.
@@ -400,6 +400,17 @@ def test_few_directories_stay_open_and_all_are_closed_at_the_end(root: Path) -> 
                 assert open_descriptors() <= before + DESCRIPTOR_LIMIT
     assert open_descriptors() == before
     tree.close()
+
+
+def test_a_tree_is_a_look_at_one_time(root: Path, tree: DirectoryTree) -> None:
+    assert not tree.exists("/etc/later")
+    assert "later" not in tree.names("/etc")
+    (root / "etc/later").touch()
+    assert not tree.exists("/etc/later")
+    assert "later" not in tree.names("/etc")
+    again = DirectoryTree(root)
+    assert again.exists("/etc/later")
+    assert "later" in again.names("/etc")
 
 
 def test_a_closed_tree_says_that_it_is(tree: DirectoryTree) -> None:

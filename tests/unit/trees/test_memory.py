@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tpu_image.trees.base import NotAFileError, NotFoundError, TooLargeError
 from tpu_image.trees.memory import Directory, File, MemoryTree, Node, Symlink
@@ -56,3 +60,13 @@ def test_reading_says_why_it_cannot() -> None:
         tree.read_bytes("/d")
     with pytest.raises(TooLargeError, match="/d/f: is larger than 4 bytes"):
         tree.read_bytes("/d/f", 4)
+
+
+NAME_PARTS = st.text("ab.*?[]!-", min_size=1, max_size=6)
+
+
+@given(st.sets(NAME_PARTS, max_size=6), NAME_PARTS)
+def test_names_match_as_fnmatch_says(names: set[str], pattern: str) -> None:
+    names -= {".", ".."}
+    tree = MemoryTree({f"/d/{name}": File(b"") for name in names})
+    assert tree.names("/d", pattern) == sorted(n for n in names if fnmatch.fnmatchcase(n, pattern))

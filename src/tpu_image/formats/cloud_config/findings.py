@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tpu_image.formats.yaml_text import Duplicate, Node, Scalar
@@ -23,11 +22,11 @@ class Finding(NamedTuple):
     """Whether cloud-init does something else than what is written; otherwise its schema alone objects."""
 
 
-@dataclass
 class Findings:
     """The findings of one text, in the order in which they were met."""
 
-    found: list[Finding] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.found: list[Finding] = []
 
     def add(self, message: str, at: Node | Duplicate, expected: str = "", *, breaks: bool = True) -> None:
         """Note something about the value or key ``at``."""
