@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
+from tpu_image.agents.planning import AgentRequest, installations, nodes_of
 from tpu_image.catalogue import readings
 from tpu_image.catalogue.distribution import distribution_of
 from tpu_image.catalogue.image_state import wipe
 from tpu_image.catalogue.requirement import Profile, Verdict
+from tpu_image.customise.applying import apply_files
+from tpu_image.customise.customisation import Customisation
+from tpu_image.customise.execution import Executed, executed
+from tpu_image.customise.namespace import NamespaceExecutor
 from tpu_image.disks import seal
 from tpu_image.disks.archive import ArchiveResult, write_archive, write_qcow2, write_raw
 from tpu_image.disks.edited import EditedDisk
@@ -43,7 +49,10 @@ class Request:
 
     Attributes:
         time: seconds since 1970 that new files and the archive carry.
+        sha256: what the base's must be, in hexadecimal; empty where nobody says.
         size: bytes of the disk, whole GiB; the root grows to its end. 0 leaves the root as large as it is.
+        customisation: what the user wants besides.
+        agents: where agents come from that the image lacks.
         sbom: where a software bill of materials is wanted; the name says in which format.
     """
 
@@ -57,6 +66,19 @@ class Request:
     threads: int = 0
     size: int = 0
     sbom: Path | None = None
+    sha256: str = ""
+    customisation: Customisation = field(default_factory=Customisation)
+    agents: AgentRequest = field(default_factory=AgentRequest)
+
+
+class InstalledAgent(NamedTuple):
+    """An agent that was put into an image: which image it is of, what runs it, and what of it was left out."""
+
+    name: str
+    reference: str
+    digest: str
+    runtime: str
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -71,6 +93,10 @@ class Built:
     packages: tuple[Package, ...]
     distribution: str
     base_sha256: str
+    executed: Executed = field(default_factory=Executed)
+    placed: tuple[str, ...] = ()
+    """What of the user's own was written, a line each."""
+    agents: tuple[InstalledAgent, ...] = ()
 
 
 Describe = Callable[[Request, Built], Mapping[Path, str]]
@@ -102,7 +128,20 @@ def outputs(request: Request) -> tuple[Path, ...]:
     return request.output, *beside
 
 
-def build(request: Request, progress: Progress = SILENT, describe: Describe | None = None) -> Built:
+Gate = Callable[[Path], None]
+"""Is given the finished image, which has no name yet; what it raises keeps it from getting one."""
+
+
+class RefusedError(Exception):
+    """A gate found the finished image unfit; the message says what is wrong."""
+
+
+def build(
+    request: Request,
+    progress: Progress = SILENT,
+    describe: Describe | None = None,
+    gate: Gate | None = None,
+) -> Built:
     """Make a TPU image of a base.
 
     The output appears under its name whole and checked, or not at all; the base is only read. Killed at any
@@ -111,10 +150,12 @@ def build(request: Request, progress: Progress = SILENT, describe: Describe | No
     Args:
         request: what to build.
         progress: is told how far it is.
+        gate: looks at the image last.
         describe: gives the texts of the other :func:`outputs`, which get their names just before the image does.
 
     Raises:
         DiskError: the base cannot be read, or has a form that is not edited, or the output is unfit; named.
+        CustomisationError, AgentError: what is wanted besides, or an agent, cannot be had; named.
         TreeError, FormatError: a file in the base cannot be read or does not parse.
         OSError: the output cannot be written.
     """
@@ -123,40 +164,102 @@ def build(request: Request, progress: Progress = SILENT, describe: Describe | No
     with open_image(request.base) as base:
         _refuse_base(request, base)
         before = _state(request.base)
-        with hashed(request.base, progress) as base_sha256:
-            disk = EditedDisk(base, _disk_size(request, base))
-            for volume in recover(disk):
-                progress.log(f"{request.base}: {volume} was not unmounted: its journal was replayed")
-            seal.move_backup_gpt(disk)
-            if request.size:
-                progress.at("growing")
-                seal.grow_root(disk)
-            progress.at("planning")
-            changes = _edit(disk, request)
+        with (
+            hashed(request.base, progress) as base_sha256,
+            _prepared(base, request, progress) as (disk, done),
+        ):
+            placed = _place(disk, request, progress)
+            changes, agents = _edit(disk, request, progress)
             progress.at("checking")
             disk.discard(free_ranges(disk, open_tree(disk)))
             # As a check of the finished image would: opened anew, nothing remembered.
             tree = open_system(disk)
             verdicts = tuple(readings.check(tree, request.profile))
-            found = packages_of(tree), distribution_of(tree).id or "linux"
             holds = readings.holds(verdicts)
+            found = packages_of(tree), distribution_of(tree).id or "linux"
+            built = Built(changes, verdicts, holds, None, disk.size, *found, "", done, placed, agents)
             if not holds and not request.force:
-                return Built(changes, verdicts, holds, None, disk.size, *found, "")
+                return built
             with whole_file(request.output) as file:
                 archive = _write(disk, file, request, progress)
-                built = Built(changes, verdicts, holds, archive, disk.size, *found, base_sha256())
+                built = replace(built, archive=archive, base_sha256=base_sha256())
                 progress.at("syncing")
                 make_durable(file)
-                if _state(request.base) != before:
-                    raise DiskError(
-                        "was changed while it was read",
-                        str(request.base),
-                        "stop what uses it, then build again",
-                    )
+                _refuse_changed(request, before, built.base_sha256)
+                if gate is not None:
+                    gate(Path(f"/proc/self/fd/{file.fileno()}"))
                 if describe is not None:
                     for path, text in describe(request, built).items():
                         write_file(path, text.encode())
             return built
+
+
+@contextlib.contextmanager
+def _prepared(
+    base: BlockSource, request: Request, progress: Progress
+) -> Iterator[tuple[EditedDisk, Executed]]:
+    """Give the base as a disk that can be changed: whole, as large as wanted, with all that was to be executed."""
+    disk = EditedDisk(base, _disk_size(request, base))
+    with contextlib.closing(disk):
+        for volume in recover(disk):
+            progress.log(f"{request.base}: {volume} was not unmounted: its journal was replayed")
+        seal.move_backup_gpt(disk)
+        if request.size:
+            progress.at("growing")
+            seal.grow_root(disk)
+        with executed(
+            disk,
+            request.customisation,
+            NamespaceExecutor(),
+            _Execution(progress),
+            folder=request.output.resolve().parent,
+            progress=progress,
+        ) as (customised, done):
+            yield customised, done
+
+
+class _Execution:
+    """Tells what programs in the image are at."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def step(self, name: str) -> None:
+        """A step begins."""
+        self._progress.at(f"running {name}")
+
+    def line(self, text: str) -> None:
+        """A step wrote a line."""
+        self._progress.log(text)
+
+    def waiting(self, name: str, seconds: float) -> None:
+        """A step is still at work; the time is shown anyway."""
+
+
+def _place(disk: EditedDisk, request: Request, progress: Progress) -> tuple[str, ...]:
+    """Write the user's files, before anything is planned: the plan then sees what an image with them lacks."""
+    progress.at("placing files")
+    return apply_files(
+        disk,
+        request.customisation,
+        time=request.time,
+        keep_leftovers=request.keep_identity,
+        report=lambda done: progress.at("unpacking the Cloud CLI", done),
+    )
+
+
+def _refuse_changed(request: Request, before: tuple[int, ...], sha256: str) -> None:
+    """Refuse a base that is another than it was, or than it is to be."""
+    if _state(request.base) != before:
+        raise DiskError(
+            "was changed while it was read", str(request.base), "stop what uses it, then build again"
+        )
+    if request.sha256 and sha256 != request.sha256.lower():
+        raise DiskError(
+            f"has the SHA-256 {sha256}, not {request.sha256.lower()}",
+            str(request.base),
+            "get the file again, or correct the sha256",
+        )
 
 
 def _state(path: Path) -> tuple[int, ...]:
@@ -201,14 +304,27 @@ def _disk_size(request: Request, base: BlockSource) -> int:
     return request.size or seal.whole_gib(base.size)
 
 
-def _edit(disk: EditedDisk, request: Request) -> tuple[Change, ...]:
+def _edit(
+    disk: EditedDisk, request: Request, progress: Progress
+) -> tuple[tuple[Change, ...], tuple[InstalledAgent, ...]]:
+    """Write what the catalogue plans, and the agents."""
     tree = open_tree(disk)
-    overlay = readings.plan(tree, request.profile)
-    if not request.keep_identity:
-        wipe(overlay)
-    plan = Plan.from_overlay(overlay)
-    write_nodes(disk, tree, {change.path: change.after for change in plan.changes}, time=request.time)
-    return plan.changes
+    progress.at("getting agents")
+    with installations(request.agents, request.profile, tree, request.output.resolve().parent) as made:
+        progress.at("planning")
+        overlay = readings.plan(tree, request.profile)
+        for installation in made:
+            installation.write(overlay)
+        if not request.keep_identity:
+            wipe(overlay)
+        plan = Plan.from_overlay(overlay)
+        nodes = nodes_of(made, {change.path: change.after for change in plan.changes}, overlay)
+        write_nodes(disk, tree, nodes, time=request.time)
+        agents = tuple(
+            InstalledAgent(it.agent.program, it.reference, it.digest, it.runtime.value, tuple(it.left_out))
+            for it in made
+        )
+    return plan.changes, agents
 
 
 def _write(disk: EditedDisk, file: BinaryIO, request: Request, progress: Progress) -> ArchiveResult:

@@ -41,6 +41,17 @@ def manifest(request: Request, built: Built) -> str:
             "disk_size": built.disk_size,
         },
         "ok": built.holds,
+        "customisation": _customisation(built),
+        "agents": [
+            {
+                "name": agent.name,
+                "reference": printable(agent.reference),
+                "digest": agent.digest,
+                "runtime": agent.runtime,
+                "left_out": [printable(line) for line in agent.left_out],
+            }
+            for agent in built.agents
+        ],
         "changes": [printable(str(change)) for change in built.changes],
         "verdicts": [verdict_document(verdict) for verdict in built.verdicts],
         "packages": [
@@ -50,10 +61,27 @@ def manifest(request: Request, built: Built) -> str:
     return dump(content)
 
 
+def _customisation(built: Built) -> dict[str, Any]:
+    """Say what of the user's own was done; scripts by their SHA-256, since their text may hold secrets."""
+    done = built.executed
+    return {
+        "method": done.method,
+        "packages": [
+            {"name": printable(name), "before": printable(before), "after": printable(after)}
+            for name, before, after in done.packages
+        ],
+        "scripts": [{"name": printable(name), "sha256": sha256} for name, sha256 in done.scripts],
+        "kernel": printable(done.kernel),
+        "environments": [printable(path) for path in done.environments],
+        "files": [printable(line) for line in built.placed],
+    }
+
+
 def build_schema() -> dict[str, Any]:
     """Give the schema of what ``tpu-image build`` writes beside an image."""
     digest = TEXT | {"pattern": "^[0-9a-f]{64}$"}
     named = {"name": TEXT, "sha256": digest}
+    texts = {"type": "array", "items": TEXT}
     output = {**named, "format": {"enum": list(FORMATS)}, "size": COUNT, "disk_size": COUNT}
     properties = {
         "schema": {"const": SCHEMA},
@@ -62,7 +90,15 @@ def build_schema() -> dict[str, Any]:
         "base": closed_object(named),
         "output": closed_object(output),
         "ok": {"type": "boolean", "description": "False where --force wrote an image that does not hold."},
-        "changes": {"type": "array", "items": TEXT, "description": "What was changed, a line each."},
+        "customisation": _customisation_schema(named),
+        "agents": {
+            "type": "array",
+            "items": closed_object(
+                {"name": TEXT, "reference": TEXT, "digest": TEXT, "runtime": TEXT, "left_out": texts}
+            ),
+            "description": "Agents that were put in; digest is empty for one from a folder.",
+        },
+        "changes": {**texts, "description": "What was changed, a line each."},
         "verdicts": {"type": "array", "items": verdict_schema()},
         "packages": {
             "type": "array",
@@ -77,3 +113,22 @@ def build_schema() -> dict[str, Any]:
         "description": "Sizes are in bytes; output.size is that of the file, output.disk_size that of the disk in it.",
         **closed_object(properties),
     }
+
+
+def _customisation_schema(named: dict[str, Any]) -> dict[str, Any]:
+    packages = closed_object({"name": TEXT, "before": TEXT, "after": TEXT})
+    texts = {"type": "array", "items": TEXT}
+    return closed_object(
+        {
+            "method": TEXT | {"description": "How programs of the image were run; empty where none were."},
+            "packages": {
+                "type": "array",
+                "items": packages,
+                "description": "Versions; empty: not installed.",
+            },
+            "scripts": {"type": "array", "items": closed_object(named)},
+            "kernel": TEXT | {"description": "The kernel that was made the default; empty where none was."},
+            "environments": texts | {"description": "Python environments, by path."},
+            "files": texts | {"description": "What of the user's own was written, a line each."},
+        }
+    )

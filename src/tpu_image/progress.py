@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+BYTES = "bytes"
+"""What most work is counted in."""
+
 
 class Progress:
     """Is told how far long work is, from any thread, as often as one likes; this one keeps it to itself."""
 
-    def at(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Note what is being done, in one word, and how many bytes of how many are; 0 of 0 where nobody knows."""
+    def at(self, stage: str, done: int = 0, total: int = 0, unit: str = BYTES) -> None:
+        """Note what is being done, in a word or two, and how much of how much is; 0 of 0 where nobody knows."""
 
     def log(self, line: str) -> None:
         """Show a line that is to stay."""

@@ -25,7 +25,7 @@ from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import ImageTree
 from tpu_image.disks.objections import open_system
 from tpu_image.manifest import build_schema, documents
-from tpu_image.progress import Progress
+from tpu_image.progress import BYTES, Progress
 
 PROFILE = Profile(agent_elsewhere=True)
 TIME = 1_700_000_000
@@ -478,7 +478,7 @@ def test_a_base_that_changes_while_it_is_read_is_refused(base: Path, tmp_path: P
     made.write_bytes(base.read_bytes())
 
     class Touching(Progress):
-        def at(self, stage: str, done: int = 0, total: int = 0) -> None:
+        def at(self, stage: str, done: int = 0, total: int = 0, unit: str = BYTES) -> None:
             if stage == "writing":
                 os.utime(made)
 
@@ -505,7 +505,7 @@ def test_an_earlier_image_stays_until_the_new_one_is_whole(base: Path, tmp_path:
     seen: list[str] = []
 
     class Looking(Progress):
-        def at(self, stage: str, done: int = 0, total: int = 0) -> None:
+        def at(self, stage: str, done: int = 0, total: int = 0, unit: str = BYTES) -> None:
             seen.append(output.read_text())
 
     build(request(base, output), Looking())

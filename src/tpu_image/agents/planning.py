@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpu_image import catalogue
 from tpu_image.agents import configuration
 from tpu_image.agents.errors import AgentError
 from tpu_image.agents.installation import AgentInstallation, installed
@@ -21,8 +22,8 @@ from tpu_image.catalogue.agent_record import AGENTS
 from tpu_image.catalogue.container_agent import ContainerAgent
 from tpu_image.catalogue.readings import why_not
 from tpu_image.catalogue.requirement import Platform, Profile, Status
-from tpu_image.catalogue.telemetry import TelemetryCollector
-from tpu_image.catalogue.vbar_agent import VbarAgent
+from tpu_image.catalogue.telemetry import COLLECTOR
+from tpu_image.catalogue.vbar_agent import VBAR
 from tpu_image.trees import memory
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay
@@ -65,13 +66,12 @@ def installations(
         AgentError: an agent is named and not wanted, or cannot be got or run.
         TreeError, FormatError: what the image has cannot be read.
     """
+    sources = {VBAR.program: request.source, COLLECTOR.program: request.telemetry_source}
     wanted = [
-        (requirement, source)
-        for requirement, source in (
-            (VbarAgent(), request.source),
-            (TelemetryCollector(), request.telemetry_source),
-        )
-        if _is_wanted(requirement, source, profile, tree)
+        (requirement, sources[requirement.agent.program])
+        for requirement in catalogue.requirements()
+        if isinstance(requirement, ContainerAgent)
+        and _is_wanted(requirement, sources[requirement.agent.program], profile, tree)
     ]
     text = None
     if request.telemetry_configuration is not None:

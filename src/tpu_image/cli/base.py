@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 from tpu_image.bases.releases import REFERENCES
-from tpu_image.cli.failures import report as tell
-from tpu_image.report.printable import printable
-
-Show = Callable[[str], None]
+from tpu_image.progress import Progress
 
 
-def base_option(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def base_option(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse what is neither a file, a URL nor a reference."""
     from tpu_image.downloads.download import is_url
 
-    if value in REFERENCES or is_url(value):
+    if value is None or value in REFERENCES or is_url(value):
         return value
     if Path(value).is_dir():
         raise click.BadParameter(f"File {value!r} is a directory.", context, parameter)
@@ -35,88 +27,44 @@ def base_option(context: click.Context, parameter: click.Parameter, value: str) 
     )
 
 
-def open_base(value: str, *, quiet: bool) -> Path:
-    """Give the file of a base, fetching or making it where it has to be."""
-    from tpu_image.downloads.download import download, is_url, split_sha256
+def open_base(value: str, progress: Progress, sha256: str = "") -> Path:
+    """Give the file of a base, fetching or making it where it has to be.
+
+    Args:
+        value: a path, URL or reference.
+        progress: is told how far that is.
+        sha256: of what is fetched, in hexadecimal; empty where the URL's own fragment or nothing says it.
+
+    Raises:
+        BaseError, DownloadError, CacheError: it cannot be had.
+    """
+    from tpu_image.downloads.download import is_url, split_sha256
 
     if value in REFERENCES:
         from tpu_image.bases.make import resolve
 
-        with _line(quiet) as show:
-            return resolve(value, lambda *state: show(f"{value}: {stage_line(*state)}"), tell)
+        return resolve(
+            value,
+            lambda stage, done, total: progress.at(f"{value}: {stage}", done, total, "packages"),
+            progress.log,
+        )
     if is_url(value):
-        url, sha256 = split_sha256(value)
-        with _line(quiet) as show:
-            return download(url, sha256=sha256, report=lambda *state: show(transfer_line(*state)), note=tell)
+        url, of_url = split_sha256(value)
+        return fetch(url, sha256 or of_url, progress)
     return Path(value)
 
 
-def stage_line(stage: str, done: int, total: int) -> str:
-    """Say how far the making of a base is."""
-    if total:
-        return f"{stage}, {done} of {total}"
-    return f"{stage}, {done}" if done else stage
+def fetch(url: str, sha256: str, progress: Progress) -> Path:
+    """Give the file of a URL, from the cache or fetched into it.
 
+    Raises:
+        DownloadError, CacheError: it cannot be had.
+    """
+    from tpu_image.downloads.download import download
 
-def transfer_line(done: int, total: int, rate: float) -> str:
-    """Say how far a download is: bytes, and bytes a second."""
-    whole = f" of {total >> 20}" if total else ""
-    return f"fetching, {done >> 20}{whole} MiB, {rate / 1e6:.1f} MB/s"
-
-
-@contextlib.contextmanager
-def _line(quiet: bool) -> Iterator[Show]:
-    """Give a function that shows how far something is."""
-    if quiet or sys.stderr is None:
-        yield _nothing
-    elif sys.stderr.isatty():
-        with _changing_line() as show:
-            yield show
-    else:
-        yield _plain_lines()
-
-
-def _nothing(text: str) -> None:
-    del text
-
-
-@contextlib.contextmanager
-def _changing_line() -> Iterator[Show]:
-    """One line of a terminal; its seconds go on where nothing else does."""
-    began = time.monotonic()
-    text = ""
-    stop = threading.Event()
-
-    def show(new: str) -> None:
-        nonlocal text
-        text = new
-
-    def draw() -> None:
-        while not stop.wait(0.2):
-            if text:
-                click.echo(f"\r{printable(text)}, {time.monotonic() - began:.0f} s\033[K", err=True, nl=False)
-
-    drawing = threading.Thread(target=draw, daemon=True)
-    drawing.start()
-    try:
-        yield show
-    finally:
-        stop.set()
-        drawing.join()
-        click.echo("\r\033[K", err=True, nl=False)
-
-
-def _plain_lines() -> Show:
-    """A line for each stage, and then every ten seconds."""
-    began = time.monotonic()
-    last, last_stage = 0.0, ""
-
-    def show(text: str) -> None:
-        nonlocal last, last_stage
-        now = time.monotonic()
-        stage = text.partition(",")[0]
-        if stage != last_stage or now - last >= 10:
-            last, last_stage = now, stage
-            click.echo(f"{printable(text)}, {now - began:.0f} s", err=True)
-
-    return show
+    return download(
+        url,
+        sha256=sha256,
+        report=lambda done, total, _rate: progress.at("fetching", done, total),
+        note=progress.log,
+    )

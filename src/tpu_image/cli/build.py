@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tpu_image.bases.releases import DEFAULT
-from tpu_image.build import FORMATS, Built, Request, build, default_time
+from tpu_image.agents.planning import AgentRequest
+from tpu_image.build import FORMATS, Built, RefusedError, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.cli import NOT_OK, OK, options, progress
 from tpu_image.cli.base import base_option, open_base
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
+from tpu_image.cli.wanted import Wanted, agent_options, customisation_of, with_specified
 from tpu_image.disks.seal import parse_size
 from tpu_image.manifest import documents
 from tpu_image.output import emit
+from tpu_image.progress import Progress
 from tpu_image.report.printable import printable
 from tpu_image.sbom import path_of
+
+if TYPE_CHECKING:
+    from tpu_image.cli.boot_gate import BootGate
+    from tpu_image.spec import Specification
 
 SHOWN = (Status.FAIL, Status.UNKNOWN)
 
@@ -32,11 +40,10 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
         "SOURCE_DATE_EPOCH=0 tpu-image build base.raw -o tpu.tar.gz --tpu v6e",
     ),
 )
-@click.argument("base", metavar="[BASE]", default=DEFAULT, callback=base_option)
+@click.argument("base", metavar="[BASE]", required=False, callback=base_option)
 @click.option(
     "-o",
     "--output",
-    required=True,
     metavar="OUT",
     type=click.Path(dir_okay=False, path_type=Path),
     help="The image to write; OUT.json beside it says what was done.",
@@ -45,9 +52,8 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    default="gce",
-    show_default=True,
-    help="gce: a .tar.gz that Compute Engine imports; raw: a plain sparse disk; qcow2: compressed, for QEMU.",
+    help="gce: a .tar.gz that Compute Engine imports; raw: a plain sparse disk; qcow2: compressed, for QEMU."
+    "  [default: gce]",
 )
 @click.option(
     "--size",
@@ -65,57 +71,119 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     help="Also write a software bill of materials: spdx or cyclonedx, beside the image, or a file named *.spdx.json"
     " or *.cdx.json.",
 )
+@click.option(
+    "--boot",
+    "booted",
+    is_flag=True,
+    help="Boot the image in the lab before it gets its name (tpu-image boot).",
+)
+@agent_options
 @progress.option
-@options.profile_options
+@options.specification_options
 @options.quiet_option
 @options.debug_option
 def command(
-    base: str,
-    output: Path,
-    form: str,
+    base: str | None,
+    output: Path | None,
+    form: str | None,
     size: int,
     keep_identity: bool,
     force: bool,
     sbom: str | None,
+    booted: bool,
+    agents: AgentRequest,
     shown: str,
     profile: Profile,
+    specification: Specification | None,
     quiet: bool,
 ) -> int:
     """Turn BASE into a TPU image and write it to OUT, checked, in one pass.
 
     BASE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read. Neither root nor a mount is
-    needed, and nothing inside the image is executed. BASE may be a URL (http, https, gs; with #sha256=... it is
-    verified), or debian:bookworm (the default), debian:trixie, ubuntu:22.04, ubuntu:24.04, of which a base is made
-    with mmdebstrap; both are kept in the cache.
+    needed, and nothing inside the image is executed unless a specification asks for packages or programs, which
+    needs root. BASE may be a URL (http, https, gs; with #sha256=... it is verified), or debian:bookworm (the
+    default), debian:trixie, ubuntu:22.04, ubuntu:24.04, of which a base is made with mmdebstrap; both are kept in
+    the cache.
     """
-    try:
+    refused = ""
+    wanted = Wanted.of(base, output, form, size, specification)
+    with progress.display(shown, quiet=quiet) as display:
+        began = time.monotonic()
         request = Request(
-            open_base(base, quiet=quiet),
-            output,
+            open_base(wanted.base, display, wanted.sha256),
+            wanted.output,
             profile,
-            form,
+            wanted.form,
             keep_identity,
             force,
-            default_time(),
-            size=size,
-            sbom=None if sbom is None else path_of(sbom, output),
+            _time(),
+            size=wanted.size,
+            sbom=None if sbom is None else path_of(sbom, wanted.output),
+            sha256=wanted.sha256,
+            customisation=customisation_of(specification, display),
+            agents=with_specified(agents, specification, display),
         )
-    except ValueError as error:
-        raise UnusableError(str(error)) from None
-    began = time.monotonic()
-    with progress.display(shown, quiet=quiet) as display:
-        built = build(request, display, documents)
+        gate = _gate(booted, request, display)
+        try:
+            built = build(request, display, documents, gate)
+        except RefusedError as error:
+            refused = str(error)
+    if refused:
+        return _refuse(request, gate, refused)
     if not quiet:
-        emit("".join(f"{change}\n" for change in built.changes))
+        emit("".join(f"{line}\n" for line in done(built)))
     for verdict in built.verdicts:
         if verdict.status in SHOWN:
             tell(f"{verdict.status.value}: {verdict.requirement}: {verdict.message}; {verdict.remedy}")
     if built.archive is None:
-        tell(f"{output} was not written, since the image does not hold (--force writes it all the same)")
+        tell(
+            f"{wanted.output} was not written, since the image does not hold (--force writes it all the same)"
+        )
         return NOT_OK
     if not quiet:
         emit(summary(request, built, time.monotonic() - began))
     return OK if built.holds else NOT_OK
+
+
+def _gate(booted: bool, request: Request, display: Progress) -> BootGate | None:
+    if not booted:
+        return None
+    from tpu_image.cli.boot_gate import BootGate
+
+    return BootGate(request.profile, request.output, display)
+
+
+def _refuse(request: Request, gate: BootGate | None, reason: str) -> int:
+    """Show how the boot went for which the image got no name."""
+    if gate is not None and gate.result is not None:
+        from tpu_image.cli.boot import status
+        from tpu_image.report.boot import render
+
+        emit(render(gate.result, "text", color=False, quiet=False))
+        tell(f"{request.output} was not written: {reason}")
+        return status(gate.result)
+    return NOT_OK
+
+
+def _time() -> int:
+    try:
+        return default_time()
+    except ValueError as error:
+        raise UnusableError(str(error)) from None
+
+
+def done(built: Built) -> Iterator[str]:
+    """Say what was changed, a line each."""
+    yield from built.placed
+    for package in built.executed.packages:
+        yield f"package {package.name} {package.before or 'absent'} -> {package.after or 'absent'}"
+    for script in built.executed.scripts:
+        yield f"ran {printable(script.name)}"
+    for change in built.changes:
+        yield str(change)
+    for agent in built.agents:
+        yield f"install {agent.name} of {printable(agent.reference)} {agent.digest}".rstrip()
+        yield from (f"left out of {agent.name}: {printable(line)}" for line in agent.left_out)
 
 
 def disk_size(text: str | None) -> int:

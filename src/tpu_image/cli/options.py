@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
+    from tpu_image.spec import Specification
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -172,25 +174,35 @@ def profile_options_but_hardware(function: Function) -> Function:
     return _with_profile(function, kept)
 
 
-def _with_profile(function: Function, given: Mapping[str, Callable[[Any], Any]]) -> Function:
+def specification_options(function: Function) -> Function:
+    """Give a command all of them; it gets the whole file too, as ``specification``, None where none is given."""
+    return _with_profile(function, _PROFILE_OPTIONS, whole=True)
+
+
+def _with_profile(
+    function: Function, offered: Mapping[str, Callable[[Any], Any]], *, whole: bool = False
+) -> Function:
     @functools.wraps(function)
     def with_profile(**arguments: Any) -> Any:
-        chosen = {name: arguments.pop(name) if name in given else None for name in _PROFILE_OPTIONS}
-        return function(profile=make_profile(chosen), **arguments)
+        chosen = {name: arguments.pop(name) if name in offered else None for name in _PROFILE_OPTIONS}
+        given = _specified(chosen["spec"]) if chosen["spec"] else None
+        if whole:
+            arguments["specification"] = given
+        return function(profile=make_profile(chosen, given), **arguments)
 
     decorated: Any = with_profile
-    for option in reversed([*given.values()]):
+    for option in reversed([*offered.values()]):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 
 
-def make_profile(chosen: Mapping[str, Any]) -> Profile:
+def make_profile(chosen: Mapping[str, Any], specification: Specification | None = None) -> Profile:
     """Make a profile of the values of the profile options, over what the specification file says.
 
     Raises:
-        UnusableError: the specification file is wrong, or two options contradict each other.
+        UnusableError: two options contradict each other.
     """
-    profile = _specified(chosen["spec"]) if chosen["spec"] else Profile()
+    profile = specification.to_profile() if specification else Profile()
     changes: dict[str, Any] = {"waivers": {**profile.waivers, **dict(chosen["waive"])}}
     for field in ("platform", "telemetry", "device_group"):
         if chosen[field] is not None:
@@ -215,10 +227,15 @@ def _generations(
     return of_machine
 
 
-def _specified(path: Path) -> Profile:
+def _specified(path: Path) -> Specification:
+    """Read the specification file.
+
+    Raises:
+        UnusableError: something in it is wrong.
+    """
     from tpu_image import spec
 
     try:
-        return spec.load(path).to_profile()
+        return spec.load(path)
     except spec.SpecificationError as error:
         raise UnusableError(*error.problems) from error

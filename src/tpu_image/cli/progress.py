@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from tpu_image.progress import SILENT, Progress
+from tpu_image.progress import BYTES, SILENT, Progress
 from tpu_image.report.printable import printable
 from tpu_image.report.schema import closed_object
 
@@ -36,16 +36,17 @@ TERMINAL_INTERVAL, LINE_INTERVAL, EVENT_INTERVAL = 0.2, 5.0, 0.5
 
 
 class State(NamedTuple):
-    """A stage and how far it is, in bytes; ``seconds`` it takes so far."""
+    """A stage, how far it is, in what, and the ``seconds`` it takes so far."""
 
     stage: str
     done: int
     total: int
+    unit: str
     seconds: float
 
     @property
     def rate(self) -> float:
-        """Bytes a second since the stage began."""
+        """Units a second since the stage began."""
         return self.done / self.seconds if self.seconds > 0 else 0.0
 
     def event(self) -> dict[str, Any]:
@@ -55,13 +56,16 @@ class State(NamedTuple):
             "stage": self.stage,
             "done": self.done,
             "total": self.total,
-            "unit": "bytes",
+            "unit": self.unit,
             "rate": round(self.rate),
         }
 
     def __str__(self) -> str:
         if not self.done:
             return f"{self.stage}, {self.seconds:.0f} s"
+        if self.unit != BYTES:
+            of = f" of {self.total}" if self.total else ""
+            return f"{self.stage}: {self.done}{of} {self.unit}, {self.seconds:.0f} s"
         of = f" of {self.total / 1e6:.0f}" if self.total else ""
         return f"{self.stage}: {self.done / 1e6:.0f}{of} MB, {self.rate / 1e6:.0f} MB/s, {self.seconds:.0f} s"
 
@@ -79,20 +83,20 @@ class Display(Progress):
         self._log = log
         self._interval = interval
         self._lock = threading.Lock()
-        self._state: tuple[str, int, int] | None = None
+        self._state: tuple[str, int, int, str] | None = None
         self._began = 0.0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
-    def at(self, stage: str, done: int = 0, total: int = 0) -> None:
+    def at(self, stage: str, done: int = 0, total: int = 0, unit: str = BYTES) -> None:
         """Note a state; the last one of a stage is shown before the next."""
         with self._lock:
-            before, self._state = self._state, (stage, done, total)
+            before, self._state = self._state, (stage, done, total, unit)
             if before is None or before[0] != stage:
                 if before is not None:
                     self._show(State(*before, time.monotonic() - self._began))
                 self._began = time.monotonic()
-                self._show(State(stage, done, total, 0.0))
+                self._show(State(stage, done, total, unit, 0.0))
         if before is None:
             self._thread.start()
 
@@ -171,7 +175,7 @@ def progress_schema() -> dict[str, Any]:
         "stage": {"type": "string", "description": "What is being done, in a word."},
         "done": count,
         "total": count | {"description": "0 where it is not known."},
-        "unit": {"const": "bytes"},
+        "unit": {"type": "string", "description": "What done and total count: bytes, packages."},
         "rate": count | {"description": "Units a second since the stage began."},
     }
     log = {**named, "log": {"type": "string", "description": "A line for people."}}

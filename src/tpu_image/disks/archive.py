@@ -123,7 +123,7 @@ def write_raw(
     progress: Progress = SILENT,
     stage: str = "writing",
 ) -> ArchiveResult:
-    """Write a disk as it is into an empty file, with holes where nothing is stored; ``stage`` is what that is called."""
+    """Write a disk as it is into an empty file, with holes where nothing is stored; ``stage`` names that."""
     stored = stored_extents(disk)
     total = sum(extent.length for extent in stored)
     digest = hashlib.sha256()

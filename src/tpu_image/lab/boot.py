@@ -158,8 +158,8 @@ class _Decoding(progress.Progress):
         self._observer = observer
         self._began = time.monotonic()
 
-    def at(self, stage: str, done: int = 0, total: int = 0) -> None:
-        del stage
+    def at(self, stage: str, done: int = 0, total: int = 0, unit: str = progress.BYTES) -> None:
+        del stage, unit
         line = f"{done >> 20} of {total >> 20} MiB"
         self._observer(Progress(time.monotonic() - self._began, "reading the image", line))
 

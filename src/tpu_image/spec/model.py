@@ -78,6 +78,7 @@ _PackageVersion = Annotated[
 _PythonPackage = Annotated[str, AfterValidator(words.python_package)]
 _Image = Annotated[str, AfterValidator(words.image_to_begin_with)]
 _FileOrUrl = Annotated[str, AfterValidator(words.file_or_url)]
+_AgentSource = Annotated[str, AfterValidator(words.agent_source)]
 _Size = Annotated[int, BeforeValidator(words.size), _written(words.SIZE.pattern)]
 _Duration = Annotated[int, BeforeValidator(words.duration), _written(words.DURATION.pattern)]
 _Mode = Annotated[int, BeforeValidator(words.mode), _written(words.MODE.pattern)]
@@ -119,13 +120,32 @@ def _require_one(section: Section, *keys: str) -> None:
         raise UnfitError(f"{have}; give one of {listed}")
 
 
+class TelemetrySection(Section):
+    """The telemetry collector, which is optional; true alone has it with its own defaults."""
+
+    enabled: bool = Field(default=True, description="Whether the collector is required.")
+    config: _SmallFile | None = Field(default=None, description="Its own configuration, a YAML file.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return {"enabled": value} if isinstance(value, bool) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Say that true or false will do too."""
+        return {"anyOf": [{"type": "boolean"}, dict(handler.resolve_ref_schema(handler(core)))]}
+
+
 class ProfileSection(Section):
     """What the image is made for; the options of the command line of the same names go before it."""
 
     platform: _PlatformName = Field(default="compute-engine", description="Who starts the machines.")
     tpu: _Generations = Field(default=[], description="TPU generations that it is to work on.")
     generations: _Generations = Field(default=[], description="Another name of tpu.")
-    telemetry: bool = Field(default=False, description="Whether the telemetry collector is required.")
+    telemetry: TelemetrySection = Field(
+        default=TelemetrySection(enabled=False), description="The telemetry collector."
+    )
     device_group: Annotated[str, AfterValidator(words.device_group)] = Field(
         default="", description="Group that owns the device nodes (mode 0660); empty for everyone (0666)."
     )
@@ -138,6 +158,21 @@ class ProfileSection(Section):
         if self.tpu and self.generations:
             raise ValueError("tpu and generations are two names of one thing; keep one")
         return self
+
+
+class AgentsSection(Section):
+    """Where the agents come from that the image is to have, and what runs them."""
+
+    vbar: _AgentSource = Field(
+        default="", description="Of the vBar agent: REGISTRY/PATH:TAG, an archive, an OCI layout or a folder."
+    )
+    telemetry: _AgentSource = Field(default="", description="Of the telemetry collector, in the same words.")
+    runtime: Literal["systemd", "docker"] | None = Field(
+        default=None, description="What runs them; Docker by default where the base starts it."
+    )
+    authfile: _SmallFile | None = Field(
+        default=None, description="Credentials of registries, as Docker keeps them."
+    )
 
 
 class BaseSection(ShortSection):
@@ -260,6 +295,7 @@ class Specification(Section):
     size: _Size | None = Field(default=None, description="Of the disk, at least: such as 20G.")
     output: OutputSection | None = Field(default=None, description="The image to write.")
     profile: ProfileSection = Field(default=ProfileSection(), description="What the image is made for.")
+    agents: AgentsSection = Field(default=AgentsSection(), description="Where the agents come from.")
     waive: dict[_RequirementId, _Reason] = Field(
         default_factory=dict, description="Requirements that need not hold, each with the reason."
     )
@@ -287,7 +323,7 @@ class Specification(Section):
         return Profile(
             platform=Platform(section.platform),
             generations=choices.generations(",".join(names)),
-            telemetry=section.telemetry,
+            telemetry=section.telemetry.enabled,
             device_group=section.device_group,
             agent_elsewhere=section.agent == "elsewhere",
             waivers=dict(self.waive),

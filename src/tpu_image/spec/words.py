@@ -216,3 +216,12 @@ def file_or_url(text: str, info: ValidationInfo) -> str:
 def image_to_begin_with(text: str, info: ValidationInfo) -> str:
     """Accept what :func:`file_or_url` does, or a reference to an image that can be made."""
     return text if REFERENCE.fullmatch(text) else file_or_url(text, info)
+
+
+def agent_source(text: str, info: ValidationInfo) -> str:
+    """Accept what names a container image; an archive or folder that exists counts from the specification's folder."""
+    if not text.strip() or "\0" in text:
+        raise UnfitError("names nothing; give a registry's image, an archive or a folder")
+    folder: Path = (info.context or {}).get("folder", Path())
+    path = folder / text
+    return str(path) if text.startswith(("./", "../")) or path.exists() else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import time
@@ -12,8 +11,6 @@ import pytest
 
 from cli_types import Run
 from tpu_image.bases.releases import DEFAULT
-from tpu_image.cli import base
-from tpu_image.cli.base import stage_line, transfer_line
 from tpu_image.downloads import cache
 
 DAY = 24 * 3600
@@ -127,35 +124,3 @@ def test_without_a_base_one_is_made(run: Run, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tpu_image.bases.make.resolve", resolve)
     run("build", "-o", tmp_path / "x.tar.gz")
     assert asked == [DEFAULT]
-
-
-def test_on_a_terminal_the_seconds_go_on_while_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("sys.stderr", screen)
-    with base._line(quiet=False) as show:
-        show("compressing")
-        time.sleep(1.3)
-    assert "compressing, 0 s" in screen.getvalue()
-    assert "compressing, 1 s" in screen.getvalue()
-    assert screen.getvalue().endswith("\r\033[K")
-
-
-def test_in_a_pipe_each_stage_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with base._line(quiet=False) as show:
-        for text in ("a, 1 of 3", "a, 2 of 3", "b"):
-            show(text)
-    assert capsys.readouterr().err.splitlines() == ["a, 1 of 3, 0 s", "b, 0 s"]
-
-
-def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with base._line(quiet=True) as show:
-        show("a")
-    assert capsys.readouterr().err == ""
-
-
-def test_progress_in_words() -> None:
-    assert stage_line("installing packages", 7, 226) == "installing packages, 7 of 226"
-    assert stage_line("boot menu", 0, 0) == "boot menu"
-    assert transfer_line(3 << 20, 10 << 20, 2e6) == "fetching, 3 of 10 MiB, 2.0 MB/s"
-    assert transfer_line(3 << 20, 0, 2e6) == "fetching, 3 MiB, 2.0 MB/s"

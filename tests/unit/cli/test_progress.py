@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from tpu_image.cli.progress import Display, State, display, progress_schema
+from tpu_image.progress import BYTES
 
 SLOW = """
 import time
@@ -74,10 +75,11 @@ def test_work_that_says_nothing_is_shown_time_and_again() -> None:
 
 
 def test_a_rate_is_bytes_a_second() -> None:
-    state = State("writing", 30_000_000, 60_000_000, 2.0)
+    state = State("writing", 30_000_000, 60_000_000, BYTES, 2.0)
     assert str(state) == "writing: 30 of 60 MB, 15 MB/s, 2 s"
     assert state.event()["rate"] == 15_000_000
-    assert str(State("planning", 0, 0, 3.0)) == "planning, 3 s"
+    assert str(State("planning", 0, 0, BYTES, 3.0)) == "planning, 3 s"
+    assert str(State("installing", 7, 226, "packages", 3.0)) == "installing: 7 of 226 packages, 3 s"
 
 
 def on_a_terminal(choice: str) -> str:

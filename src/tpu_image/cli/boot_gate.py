@@ -1,0 +1,37 @@
+"""The last gate of a build: the finished image boots in the lab before it gets its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tpu_image.build import RefusedError
+from tpu_image.catalogue.requirement import Profile
+from tpu_image.lab import chips
+from tpu_image.lab.boot import Request, boot
+from tpu_image.lab.result import BootResult
+from tpu_image.progress import Progress
+
+
+class BootGate:
+    """Boots an image with a chip of each generation that it is made for."""
+
+    def __init__(self, profile: Profile, output: Path, progress: Progress) -> None:
+        self._profile = profile
+        self._output = output
+        self._progress = progress
+        self.result: BootResult | None = None
+
+    def __call__(self, image: Path) -> None:
+        """Boot it.
+
+        Raises:
+            RefusedError: it did not come up, or a requirement fails inside.
+            LabError: nothing can be booted here.
+        """
+        wanted = chips.parse(",".join(f"{generation.name}:1" for generation in self._profile.generations))
+        request = Request(image, wanted, self._profile, name=str(self._output))
+        self.result = boot(
+            request, lambda now: self._progress.at(f"booting: {now.stage}"), self._progress.log
+        )
+        if not self.result.ok:
+            raise RefusedError("the image does not hold when it is booted")

@@ -1,0 +1,132 @@
+"""What a build is asked for: the command line, over what the specification file says."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tpu_image.agents.planning import AgentRequest
+from tpu_image.agents.registry import Options
+from tpu_image.bases.releases import DEFAULT, REFERENCES
+from tpu_image.cli.base import fetch
+from tpu_image.cli.failures import UnusableError
+from tpu_image.customise.customisation import Customisation
+from tpu_image.disks.seal import whole_gib
+from tpu_image.progress import Progress
+
+if TYPE_CHECKING:
+    from tpu_image.spec import Specification
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A base by path, URL or reference and its SHA-256, and the image: where, in which format, of how many bytes."""
+
+    base: str
+    sha256: str
+    output: Path
+    form: str
+    size: int
+
+    @classmethod
+    def of(
+        cls, base: str | None, output: Path | None, form: str | None, size: int, given: Specification | None
+    ) -> Wanted:
+        """Take what the command line gives, else what the file says, else what is usual.
+
+        Raises:
+            UnusableError: nobody says where the image goes, or the base is one that cannot be made.
+        """
+        of_file = given.base if given and base is None else None
+        written = given.output if given else None
+        to = output or (written.path if written else None)
+        if to is None:
+            raise UnusableError(
+                "nothing says where the image goes; give -o OUT, or output: in the specification"
+            )
+        name = base or (of_file.image if of_file else DEFAULT)
+        if of_file and of_file.kind == "reference" and name not in REFERENCES:
+            raise UnusableError(f"{name} is no base that can be made; give one of {', '.join(REFERENCES)}")
+        return cls(
+            name,
+            of_file.sha256 if of_file else "",
+            to,
+            form or (written.format if written and output is None else "gce"),
+            size or (whole_gib(given.size) if given and given.size else 0),
+        )
+
+
+def customisation_of(given: Specification | None, progress: Progress) -> Customisation:
+    """Give what the file wants besides, a Cloud CLI that is a URL fetched."""
+    if given is None:
+        return Customisation()
+    return given.to_customisation(lambda url, sha256: fetch(url, sha256, progress))
+
+
+_AGENT_OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "agent": click.option(
+        "--agent",
+        metavar="SOURCE",
+        default="",
+        help="The vBar agent: REGISTRY/PATH:TAG, an archive, an OCI layout or a folder.  [default: Google's]",
+    ),
+    "telemetry_agent": click.option(
+        "--telemetry-agent", metavar="SOURCE", default="", help="The telemetry collector, in the same words."
+    ),
+    "agent_runtime": click.option(
+        "--agent-runtime",
+        type=click.Choice(["systemd", "docker"]),
+        help="What runs agents.  [default: Docker where the base starts it, else systemd]",
+    ),
+    "authfile": click.option(
+        "--authfile",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Credentials of registries, as Docker and podman keep them.",
+    ),
+}
+
+
+def agent_options(function: Function) -> Function:
+    """Give a command the options on agents; it gets them as one argument, ``agents``."""
+
+    @functools.wraps(function)
+    def with_agents(**arguments: Any) -> Any:
+        chosen = {name: arguments.pop(name) for name in _AGENT_OPTIONS}
+        request = AgentRequest(
+            chosen["agent"],
+            chosen["telemetry_agent"],
+            runtime=chosen["agent_runtime"] or "",
+            options=Options(authfile=chosen["authfile"]),
+        )
+        return function(agents=request, **arguments)
+
+    decorated: Any = with_agents
+    for option in reversed([*_AGENT_OPTIONS.values()]):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def with_specified(agents: AgentRequest, given: Specification | None, progress: Progress) -> AgentRequest:
+    """Fill in what the file says of agents where the command line does not; progress is told of pulls."""
+    options = replace(
+        agents.options or Options(),
+        progress=lambda done, total: progress.at("pulling an agent", done, total),
+    )
+    if given is None:
+        return replace(agents, options=options)
+    section = given.agents
+    return AgentRequest(
+        agents.source or section.vbar,
+        agents.telemetry_source or section.telemetry,
+        given.profile.telemetry.config,
+        agents.runtime or section.runtime or "",
+        replace(options, authfile=options.authfile or section.authfile),
+    )
