@@ -8,8 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunningError
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -42,15 +41,6 @@ HASHING_INTERVAL = 0.2
 
 LATEST = 1 << 33
 """Seconds since 1970 that a build may carry: what fits into a tar header, some 270 years."""
-
-HASHING_INTERVAL = 0.2
-"""Seconds between two reports while the base's hash is waited for."""
-
-LATEST = 1 << 33
-"""Seconds since 1970 that a build may carry: what fits into a tar header, some 270 years."""
-
-PACKAGES_LIMIT = 16 * 1024 * 1024
-"""Bytes of the list of installed packages; some 5,000 of them take 6 MB."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +180,8 @@ def _refuse_outputs(request: Request) -> None:
             str(output),
             f"name it {output.name.split('.')[0]}.tar.gz, or choose --format raw",
         )
+    if len({path.resolve() for path in outputs(request)}) < len(outputs(request)):
+        raise DiskError("is named for two results", str(output), "give each a name of its own")
     for path in outputs(request):
         if path.exists() and not path.is_file():
             raise DiskError("is no regular file, so it cannot be replaced", str(path), "name another file")
@@ -248,11 +240,9 @@ def hashed(path: Path, progress: Progress = SILENT) -> Iterator[Callable[[], str
         digest = pool.submit(hashing.run)
 
         def result() -> str:
-            while True:
-                try:
-                    return digest.result(timeout=HASHING_INTERVAL)
-                except StillRunningError:
-                    progress.at("hashing", hashing.done, path.stat().st_size)
+            while wait((digest,), timeout=HASHING_INTERVAL).not_done:
+                progress.at("hashing", hashing.done, path.stat().st_size)
+            return digest.result()
 
         try:
             yield result
