@@ -277,6 +277,8 @@ def _refuse_outputs(request: Request) -> None:
             str(output),
             f"name it {output.name.split('.')[0]}.tar.gz, or choose --format raw",
         )
+    if len({path.resolve() for path in outputs(request)}) < len(outputs(request)):
+        raise DiskError("is named for two results", str(output), "give each a name of its own")
     for path in outputs(request):
         if path.exists() and not path.is_file():
             raise DiskError("is no regular file, so it cannot be replaced", str(path), "name another file")

@@ -6,8 +6,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunningError
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from tpu_image.progress import SILENT, Progress
@@ -34,11 +33,9 @@ def hashed(path: Path, progress: Progress = SILENT) -> Iterator[Callable[[], str
         digest = pool.submit(hashing.run)
 
         def result() -> str:
-            while True:
-                try:
-                    return digest.result(timeout=INTERVAL)
-                except StillRunningError:
-                    progress.at("hashing", hashing.done, path.stat().st_size)
+            while wait((digest,), timeout=INTERVAL).not_done:
+                progress.at("hashing", hashing.done, path.stat().st_size)
+            return digest.result()
 
         try:
             yield result

@@ -473,6 +473,12 @@ def test_an_output_that_cannot_be_replaced_is_refused(base: Path, tmp_path: Path
             build(request(base, tmp_path / name))
 
 
+def test_two_results_of_one_name_are_refused(base: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.spdx.json"
+    with pytest.raises(DiskError, match="is named for two results"):
+        build(request(base, output, form="raw", sbom=output), describe=documents)
+
+
 def test_a_base_that_changes_while_it_is_read_is_refused(base: Path, tmp_path: Path) -> None:
     made = tmp_path / "base"
     made.write_bytes(base.read_bytes())

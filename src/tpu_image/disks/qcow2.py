@@ -126,18 +126,18 @@ class Qcow2Source(BlockSource):
 
     def stored_deflate(self, offset: int) -> bytes | None:
         """Give a cluster's compressed bytes, which end where those of the next cluster start."""
-        cluster, inside = divmod(offset, self.header.cluster_size)
-        if inside or self.header.zstd or offset + self.header.cluster_size > self.size:
+        header = self.header
+        cluster, inside = divmod(offset, header.cluster_size)
+        if inside or header.zstd or header.extended_l2 or offset + header.cluster_size > self.size:
             return None
-        entry, _ = self._entry(cluster)
-        if not entry & COMPRESSED_FLAG:
+        l1_index, index = divmod(cluster, header.l2_entries)
+        table = self._l2_table(l1_index)
+        if table is None or not table[index] & COMPRESSED_FLAG:
             return None
-        host, length = self._compressed_place(entry)
-        following, _ = (
-            self._entry(cluster + 1) if offset + 2 * self.header.cluster_size <= self.size else (0, 0)
-        )
+        host, length = self._compressed_place(table[index])
+        following = table[index + 1] if index + 1 < len(table) else 0
         if following & COMPRESSED_FLAG:
-            end, _ = self._compressed_place(following)
+            end = following & ((1 << (70 - header.cluster_bits)) - 1)
             if host < end < host + length:
                 length = end - host
         return self._file.read_at(host, length)
