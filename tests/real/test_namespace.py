@@ -16,6 +16,7 @@ import build_bases as bases
 import customise_lab as lab
 from disk_tools import run
 from tpu_image.customise import namespace
+from tpu_image.customise.confinement import KEPT_CAPABILITIES
 from tpu_image.customise.namespace import NamespaceExecutor
 from tpu_image.customise.session import CustomisationError, Session, Silent, Step
 from tpu_image.disks.image import open_image
@@ -145,6 +146,14 @@ APART = {
 def test_what_runs_is_apart_from_this_machine(disk: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("MINE", "secret")
     execute(disk, lab.shell(text))
+
+
+def test_what_runs_has_the_capabilities_of_a_container_less_devices(disk: Path) -> None:
+    script = 'while read name value; do if test "$name" = CapEff:; then echo "$value"; fi; done < /proc/self/status'
+    assert execute(disk, lab.shell(script)).lines == [
+        f"{sum(1 << number for number in KEPT_CAPABILITIES):016x}"
+    ]
+    assert not {21, 27} & KEPT_CAPABILITIES, "sys_admin would mount, mknod would reach any disk"
 
 
 def test_proxies_of_the_build_reach_the_image(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ def executed(
     if not customisation.executes:
         yield disk, Executed()
         return
+    executor.require()
     before = open_tree(disk)
     _refuse(before, customisation)
     disk.discard(free_ranges(disk, before))

@@ -69,10 +69,14 @@ class NamespaceExecutor:
 
     method = "namespace"
 
-    def execute(self, disk: BinaryIO, session: Session, listener: Listener) -> None:
-        """Run a session, as :class:`~tpu_image.customise.session.Executor` says."""
+    def require(self) -> None:
+        """Refuse an ordinary user, as :class:`~tpu_image.customise.session.Executor` says."""
         if os.geteuid() != 0:
             raise CustomisationError(f"nothing can be executed in the image by an ordinary user; {NEEDED}")
+
+    def execute(self, disk: BinaryIO, session: Session, listener: Listener) -> None:
+        """Run a session, as :class:`~tpu_image.customise.session.Executor` says."""
+        self.require()
         _Run(disk, session, listener).run()
 
 

@@ -71,6 +71,13 @@ class Executor(Protocol):
     method: str
     """What the manifest calls it."""
 
+    def require(self) -> None:
+        """See at once whether anything can be executed here.
+
+        Raises:
+            CustomisationError: it cannot; the message says what would be needed.
+        """
+
     def execute(self, disk: BinaryIO, session: Session, listener: Listener) -> None:
         """Run a session; afterwards the disk holds what it changed, its file systems clean.
 
