@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tpu_image.downloads import cache
 from tpu_image.downloads.download import Limits, download, split_sha256, web_url
@@ -98,6 +100,31 @@ def test_bytes_of_another_version_are_never_joined(site: Site, second: Handle) -
     site.script = [cut(1000), second]
     site.etag = '"two"' if second is not wrong_part else '"one"'
     assert get(site, sha256=site.sha256).read_bytes() == site.content
+
+
+MISBEHAVIOUR = {
+    "cut early": cut(1000),
+    "cut late": cut(90_000),
+    "cut at once": cut(0),
+    "another version, cut": cut(5000, '"two"'),
+    "no version, cut": cut(3000, ""),
+    "headers cut": cut_headers,
+    "busy": fail(503),
+    "range refused": fail(416),
+    "wrong part": wrong_part,
+    "part of another version": part_of_another_version,
+}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(names=st.lists(st.sampled_from(sorted(MISBEHAVIOUR)), max_size=6), number=st.integers(0, 1 << 30))
+def test_whatever_the_server_does_before_the_file_is_right(site: Site, names: list[str], number: int) -> None:
+    site.content = b"%010d" % number * 10_000
+    site.script = [MISBEHAVIOUR[name] for name in names]
+    path = get(site, limits=Limits(timeout=2, pause=0, longest_pause=0, tries=10))
+    assert path.read_bytes() == site.content
+    cache.release(path)
+    path.unlink()
 
 
 def test_a_server_that_knows_no_ranges_gives_the_file_anew(site: Site) -> None:
