@@ -78,7 +78,7 @@ def test_an_image_comes_from_a_real_registry_and_is_then_in_the_cache(layout: Pa
     seen: list[tuple[int, int]] = []
     with docker_registry(tmp_path) as host:
         digest = push(layout, f"{host}/images/vbar_control_agent:0.0.1")
-        options = Options(progress=lambda done, total: seen.append((done, total)))
+        options = Options(progress=lambda _, done, total: seen.append((done, total)))
         assert got(f"{host}/images/vbar_control_agent:0.0.1", options) == digest
     assert got(f"{host}/images/vbar_control_agent@{digest}") == digest  # the registry is gone
     assert all(0 <= done <= total for done, total in seen)

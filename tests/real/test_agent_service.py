@@ -30,6 +30,7 @@ wait_for() {{
 }}
 main() {{ systemctl show --property MainPID --value $unit; }}
 is_another() {{ [ "$(main)" != 0 ] && [ "$(main)" != "$first" ]; }}
+ended() {{ [ "$(wc -l < /run/tpu-image/vbar_control_agent.exits)" -ge 5 ]; }}
 failed() {{ systemctl is-failed --quiet $unit; }}
 
 wait_for listens || exit 1
@@ -49,7 +50,7 @@ printf '[Unit]\\nStartLimitBurst=3\\n[Service]\\nRestartSec=100ms\\n' > /run/sys
 systemctl daemon-reload
 systemctl reset-failed $unit
 systemctl start $unit
-wait_for failed && echo "result=$(systemctl show --property Result --value $unit)"
+wait_for ended && wait_for failed && echo "result=$(systemctl show --property Result --value $unit)"
 sed 's/^/exit=/' /run/tpu-image/vbar_control_agent.exits
 """
 

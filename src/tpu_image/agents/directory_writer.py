@@ -11,15 +11,12 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Callable
 
 from tpu_image.agents.errors import AgentError
 from tpu_image.agents.filesystem import Directory, File, Link, Node
+from tpu_image.agents.image import OnProgress
 from tpu_image.agents.spool import Spool
 from tpu_image.trees.directory import STEP_FLAGS, encode_name, open_root, reason_of
-
-OnProgress = Callable[[int], None]
-"""Is told how many bytes are written."""
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CAPABILITY = "security.capability"
@@ -225,4 +222,4 @@ class _Writer:
     def _advance(self, length: int) -> None:
         self._done += length
         if self._progress is not None:
-            self._progress(self._done)
+            self._progress("writing", self._done, 0)

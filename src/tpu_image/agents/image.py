@@ -17,8 +17,8 @@ from tpu_image.agents.stores import Store
 BLOB_LIMIT = 4 * 1024 * 1024 * 1024
 """Bytes of a layer as it is stored."""
 
-OnBytes = Callable[[int, int], None]
-"""Is told how many of how many bytes are done; a total of 0 is not known."""
+OnProgress = Callable[[str, int, int], None]
+"""Is told what is being done, and how many of how many bytes of it are; a total of 0 is not known."""
 
 
 @dataclass(frozen=True)
@@ -76,21 +76,27 @@ class ContainerImage:
         chunks = compression.plain(self.blob(layer), f"{self.where}: layer {layer.digest[:19]}")
         return verified(chunks, layer.digest, None, self.where) if layer.plain else chunks
 
-    def unpack(self, spool: Spool, progress: OnBytes | None = None) -> RootFileSystem:
-        """Lay the layers over one another.
+    def unpack(self, spool: Spool, progress: OnProgress | None = None) -> RootFileSystem:
+        """Lay the layers over one another; progress counts bytes that are unpacked.
 
         Raises:
             ImageError: a layer is damaged or refused.
         """
-        total, done = sum(layer.size for layer in self.layers), 0
-        stretches = []
+        stretches: list[Stretch] = []
         for layer in self.layers:
             where = f"{self.where}: layer {layer.digest[:19]}"
-            stretches.append(Stretch(*spool.append(self.plain(layer), where), where))
-            done += layer.size
-            if progress is not None:
-                progress(done, total)
+            chunks = counted(self.plain(layer), sum(one.length for one in stretches), progress)
+            stretches.append(Stretch(*spool.append(chunks, where), where))
         return layers.lay_over(spool, stretches)
+
+
+def counted(chunks: Iterator[bytes], done: int, progress: OnProgress | None) -> Iterator[bytes]:
+    """Give pieces as they are, telling how much has come, counted from ``done`` on."""
+    for chunk in chunks:
+        done += len(chunk)
+        if progress is not None:
+            progress("unpacking", done, 0)
+        yield chunk
 
 
 def verified(chunks: Iterator[bytes], digest: str, size: int | None, where: str) -> Iterator[bytes]:

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tpu_image.agents import docker_archive, running, sources, units
-from tpu_image.agents.directory_writer import OnProgress, remove_below, write_below
+from tpu_image.agents.directory_writer import remove_below, write_below
 from tpu_image.agents.errors import AgentError
 from tpu_image.agents.filesystem import Directory, File, RootFileSystem
-from tpu_image.agents.image import ContainerImage
+from tpu_image.agents.image import ContainerImage, OnProgress
 from tpu_image.agents.manifest import Configuration
 from tpu_image.agents.nodes import LazyNodes
 from tpu_image.agents.references import parse_reference
@@ -151,7 +151,7 @@ class AgentInstallation:
         Args:
             root: directory of this machine.
             folder: canonical path of :data:`AGENTS` in the tree of that directory.
-            progress: is told how many bytes are written.
+            progress: is told how far it is.
 
         Raises:
             AgentError: it cannot be written to.
@@ -201,19 +201,19 @@ def installed(
         if chosen is Runtime.DOCKER:
             yield _for_docker(agent, image, spool, mounts, configuration, version)
         else:
-            yield _for_systemd(agent, image, spool, mounts, configuration, version)
+            progress = options.progress if options is not None else None
+            yield _for_systemd(agent, image, image.unpack(spool, progress), mounts, configuration, version)
 
 
 def _for_systemd(
     agent: Agent,
     image: ContainerImage | UnpackedDirectory,
-    spool: Spool,
+    filesystem: RootFileSystem,
     mounts: list[Mount],
     configuration: bytes | None,
     version: int,
 ) -> AgentInstallation:
     settings = image.configuration if isinstance(image, ContainerImage) else Configuration()
-    filesystem = image.unpack(spool)
     program = running.program(agent, settings, filesystem, image.where)
     _provide(filesystem, program.working_directory, mounts)
     reference = (image.reference if isinstance(image, ContainerImage) else "") or image.where
@@ -222,7 +222,15 @@ def _for_systemd(
     unit = units.systemd_unit(agent, program, f"{AGENTS}/{agent.program}", described, mounts, version)
     payload = Directory(FOLDER_MODE, children={agent.program: filesystem.root})
     return AgentInstallation(
-        agent, Runtime.SYSTEMD, reference, digest, unit, configuration, filesystem.left_out, payload, spool
+        agent,
+        Runtime.SYSTEMD,
+        reference,
+        digest,
+        unit,
+        configuration,
+        filesystem.left_out,
+        payload,
+        filesystem.spool,
     )
 
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from tpu_image.agents import credentials, manifest, skopeo
 from tpu_image.agents.errors import AgentError, ImageError
-from tpu_image.agents.image import BLOB_LIMIT, ContainerImage, OnBytes, blob_name, read_layout
+from tpu_image.agents.image import BLOB_LIMIT, ContainerImage, OnProgress, blob_name, read_layout
 from tpu_image.agents.references import Reference
 from tpu_image.agents.skopeo import SkopeoError
 from tpu_image.agents.stores import DOCUMENT_LIMIT, DirectoryStore
@@ -49,12 +49,12 @@ class Options:
     Attributes:
         cache: folder that keeps images; that of the user where None.
         authfile: credentials as skopeo, Docker and podman keep them; their own files where None.
-        progress: is told how many bytes of how many are there.
+        progress: is told how far it is.
     """
 
     cache: Path | None = None
     authfile: Path | None = None
-    progress: OnBytes | None = None
+    progress: OnProgress | None = None
 
 
 def cache_folder() -> Path:
@@ -215,7 +215,7 @@ class _Client:
     def _watch(self, folder: Path) -> int:
         size = skopeo.size_of(folder)
         if self._options.progress is not None:
-            self._options.progress(min(size, self._total), self._total)
+            self._options.progress("getting the image", min(size, self._total), self._total)
         return size
 
     def _access(self, prefix: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpu_image.agents.errors import AgentError
 from tpu_image.agents.filesystem import Directory, File, Link, RootFileSystem, quoted
-from tpu_image.agents.image import ContainerImage, read_docker_archive, read_layout
+from tpu_image.agents.image import ContainerImage, OnProgress, counted, read_docker_archive, read_layout
 from tpu_image.agents.layers import DEPTH_LIMIT, ENTRIES_LIMIT
 from tpu_image.agents.references import Reference, parse_reference
 from tpu_image.agents.registry import Options, pull
@@ -31,7 +31,7 @@ class UnpackedDirectory:
         self.where = str(path)
         self._path = path
 
-    def unpack(self, spool: Spool) -> RootFileSystem:
+    def unpack(self, spool: Spool, progress: OnProgress | None = None) -> RootFileSystem:
         """Copy it into a spool; links are kept as they are and not followed.
 
         Raises:
@@ -41,7 +41,7 @@ class UnpackedDirectory:
         try:
             root = open_root(self._path, os.O_RDONLY)
             try:
-                _Copy(filesystem, self.where).directory(root, filesystem.root, 0)
+                _Copy(filesystem, self.where, progress).directory(root, filesystem.root, 0)
             finally:
                 os.close(root)
         except OSError as error:
@@ -54,9 +54,10 @@ class UnpackedDirectory:
 class _Copy:
     """A directory of this machine being taken into a root file system."""
 
-    def __init__(self, filesystem: RootFileSystem, where: str) -> None:
+    def __init__(self, filesystem: RootFileSystem, where: str, progress: OnProgress | None) -> None:
         self._filesystem = filesystem
         self._where = where
+        self._progress = progress
         self._count = 0
         self._known: dict[tuple[int, int], File] = {}
 
@@ -102,8 +103,9 @@ class _Copy:
         known = self._known.get((status.st_dev, status.st_ino))
         if known is not None:
             return known
+        spool = self._filesystem.spool
         chunks = iter(lambda: os.read(descriptor, CHUNK), b"")
-        offset, size = self._filesystem.spool.append(chunks, self._where)
+        offset, size = spool.append(counted(chunks, spool.size, self._progress), self._where)
         capability = b""
         with contextlib.suppress(OSError):
             capability = os.getxattr(descriptor, "security.capability")

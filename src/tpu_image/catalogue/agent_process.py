@@ -34,6 +34,8 @@ class AgentRuns(Requirement):
     """An agent's process is there once and listens on its port."""
 
     agent: Agent
+    consequence: str
+    """What it means that the agent does not run, as the end of a sentence."""
     remedy = "start it: systemctl status and journalctl -b say why it does not run"
     live = True
 
@@ -44,13 +46,17 @@ class AgentRuns(Requirement):
     def observe(self, tree: Tree, profile: Profile) -> Verdict:
         """Judge by the process, its arguments and its port."""
         agent = self.agent
-        running = list(processes(tree, agent.program))
+        running = list(processes(tree, agent.program)) or list(members(tree, agent.unit))
         first_ones = [one for one in running if one.parent not in {other.pid for other in running}]
         if not running:
             return self._dead(tree, profile)
         ended = [end for end in agent_record.exits(tree, agent.program) if end.failed]
         pids = ", ".join(str(process.pid) for process in first_ones)
         evidence = [Evidence(f"/proc/{one.pid}/cmdline", found=" ".join(one.words)) for one in first_ones]
+        record = agent_record.record(tree, agent.program)
+        if record is not None:
+            path = agent_record.record_path(agent.program)
+            evidence.append(Evidence(path, found=f"{record.reference} {record.digest}".strip()))
         if agent.port and not listens(tree, agent.port):
             return self.failed(
                 f"{agent.program} runs (process {pids}), and does not listen on port {agent.port}",
@@ -92,7 +98,7 @@ class AgentRuns(Requirement):
         nodes = device_nodes(tree)
         if not nodes:
             return self.skipped("no TPU device node is there for an agent to serve")
-        message = f"TPU device nodes are there, but the {agent.name} does not run: the chips are not ready"
+        message = f"TPU device nodes are there, but the {agent.name} does not run: {self.consequence}"
         evidence: tuple[Evidence, ...] = (
             Evidence(nodes[0], found=f"{len(nodes)} device nodes"),
             Evidence("/proc", found="no process", expected=agent.program),
@@ -108,6 +114,15 @@ class AgentRuns(Requirement):
         if profile.agent_elsewhere:
             return self.warned(message, *evidence, remedy="see what was to bring it (--no-agent)")
         return self.failed(message, *evidence)
+
+
+def members(tree: Tree, unit: str) -> Iterator[Process]:
+    """Living processes of a service by its control group, whatever they are called (cgroups(7))."""
+    for hierarchy in ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd"):
+        for pid in (tree.read_text_if_present(f"{hierarchy}/system.slice/{unit}/cgroup.procs") or "").split():
+            words = (tree.read_text_if_present(f"/proc/{pid}/cmdline") or "") if pid.isdecimal() else ""
+            if words:
+                yield Process(int(pid), _parent(tree, pid), tuple(words.split("\0")[:-1]))
 
 
 def processes(tree: Tree, program: str) -> Iterator[Process]:

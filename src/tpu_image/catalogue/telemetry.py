@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tpu_image.catalogue.agent_process import AgentRuns
 from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.container_agent import ContainerAgent
 from tpu_image.catalogue.requirement import Platform, Profile, Requirement
@@ -38,4 +39,19 @@ class TelemetryCollector(ContainerAgent):
         return "telemetry was not asked for (it is optional)"
 
 
-REQUIREMENTS: tuple[Requirement, ...] = (TelemetryCollector(),)
+class TelemetryCollectorRuns(AgentRuns):
+    """The collector runs on this machine."""
+
+    id = "machine.telemetry"
+    title = "the AI Telemetry Collector runs"
+    why = "Metrics of the TPU runtime are collected by it alone."
+    source = "document, section “(Facoltativo) Installa ed esegui AI Telemetry Collector” (R9)"
+    agent = COLLECTOR
+    consequence = "no metrics of them are collected"
+
+    def applies(self, profile: Profile) -> str:
+        """Where it is asked for."""
+        return super().applies(profile) or ("" if profile.telemetry else "telemetry was not asked for")
+
+
+REQUIREMENTS: tuple[Requirement, ...] = (TelemetryCollector(), TelemetryCollectorRuns())

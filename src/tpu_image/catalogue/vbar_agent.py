@@ -53,6 +53,7 @@ class VbarAgentRuns(AgentRuns):
     title = "the vBar agent runs and listens"
     why = "Device nodes and listed chips prove nothing: without its agent the interconnect (ICI) is down."
     source = "document, section “Avvia l'agente vBar”; the port as Google's own images show it"
+    consequence = "the chips are not ready"
     agent = VBAR
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tpu_image.catalogue.requirement import Platform, Profile, Status
+from tpu_image.catalogue.telemetry import TelemetryCollectorRuns
 from tpu_image.catalogue.vbar_agent import VBAR, VbarAgentRuns
 from tpu_image.trees.memory import File, MemoryTree
 
@@ -25,6 +26,8 @@ def process(pid: int, *words: str, comm: str = "vbar_control_ag", parent: int = 
 
 
 EXITS = "/run/tpu-image/vbar_control_agent.exits"
+GROUP_PATH = "/sys/fs/cgroup/system.slice/tpu-image-telemetry-collector.service/cgroup.procs"
+GROUP = {GROUP_PATH: "7\n"}
 AGENT = process(812, "/usr/bin/vbar_control_agent", *VBAR.arguments)
 
 
@@ -111,6 +114,39 @@ def test_the_machine_gets_its_verdict(machine: Machine) -> None:
     assert verdict.status is machine.status, shown
     for mention in machine.mentions:
         assert mention in shown
+
+
+COLLECTORS = [
+    Machine(
+        "under another name", {**GROUP, **process(7, "/otelcol", comm="otelcol")}, Status.PASS, ("process 7",)
+    ),
+    Machine("under its name", process(7, "/ai-telemetry-collector"), Status.PASS, ("process 7",)),
+    Machine("none", NODES, Status.FAIL, ("no metrics of them are collected",)),
+    Machine("its group is empty", {**NODES, GROUP_PATH: ""}, Status.FAIL),
+    Machine("its group holds the dead", {**NODES, **GROUP}, Status.FAIL),
+]
+
+
+@pytest.mark.parametrize("machine", COLLECTORS, ids=lambda machine: machine.about)
+def test_the_collector_gets_its_verdict(machine: Machine) -> None:
+    tree = MemoryTree({path: File(text.encode()) for path, text in machine.files.items()})
+    verdict = TelemetryCollectorRuns().observe(tree, Profile(telemetry=True))
+    assert verdict.status is machine.status
+    assert all(mention in verdict.message for mention in machine.mentions)
+
+
+def test_the_collector_is_looked_for_where_it_is_asked_for() -> None:
+    applies = TelemetryCollectorRuns().applies
+    assert "not asked for" in applies(Profile())
+    assert applies(Profile(telemetry=True)) == ""
+    assert "GKE" in applies(Profile(telemetry=True, platform=Platform.GKE))
+
+
+def test_a_running_agent_is_told_with_its_image() -> None:
+    record = '{"schema": "tpu-image/agent/1", "reference": "r", "digest": "sha256:12", "runtime": "systemd"}'
+    files = {**AGENT, **LISTENING, "/usr/lib/tpu-image/vbar_control_agent.json": record}
+    verdict = REQUIREMENT.observe(MemoryTree({p: File(t.encode()) for p, t in files.items()}), Profile())
+    assert verdict.evidence[-1].found == "r sha256:12"
 
 
 def test_gke_runs_the_agent_itself() -> None:
