@@ -134,7 +134,7 @@ def _attempt(
     functions = {function.name: function.identity for function in request.chips.functions()}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(run_folder())
-        disk = stack.enter_context(_disk(request, observer))
+        disk = stack.enter_context(_disk(request, emulator, observer))
         firmware = _firmware(stack, found, request.firmware)
         tpus = stack.enter_context(emulating(folder, functions))
         parts = Parts(emulator, found, disk, firmware, tpus, folder)
@@ -150,7 +150,7 @@ def _cpus() -> int:
 
 
 @contextlib.contextmanager
-def _disk(request: Request, observer: Observer) -> Iterator[Disk]:
+def _disk(request: Request, emulator: Emulator, observer: Observer) -> Iterator[Disk]:
     began = time.monotonic()
     content = payload.Payload(
         request.profile,
@@ -160,6 +160,7 @@ def _disk(request: Request, observer: Observer) -> Iterator[Disk]:
         late_device=request.faults.device_late,
         keep=request.keep or request.shell,
         shell=request.shell,
+        patient=emulator.accelerator == "tcg",
     )
 
     def report(done: int, total: int, written: int) -> None:
