@@ -226,7 +226,7 @@ def _run(
         [*parts.qemu.command, *machine.arguments(_machine(request, parts), files, channels)],
         environment={**os.environ, **parts.qemu.environment},
         descriptors=[*files.descriptors, *channels],
-        output=session.log_pipe[1],
+        output=session.log_pair.theirs.fileno(),
         folder=parts.folder,
     )
     try:
