@@ -136,7 +136,7 @@ def _attempt(
     functions = {function.name: function.identity for function in request.chips.functions()}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(run_folder())
-        disk = stack.enter_context(_disk(request, observer))
+        disk = stack.enter_context(_disk(request, emulator, observer))
         firmware = _firmware(stack, found, request.firmware)
         tpus = stack.enter_context(emulating(folder, functions))
         parts = Parts(emulator, found, disk, firmware, tpus, folder)
@@ -165,7 +165,7 @@ class _Decoding(progress.Progress):
 
 
 @contextlib.contextmanager
-def _disk(request: Request, observer: Observer) -> Iterator[Disk]:
+def _disk(request: Request, emulator: Emulator, observer: Observer) -> Iterator[Disk]:
     decoding = _Decoding(observer)
     content = payload.Payload(
         request.profile,
@@ -175,6 +175,7 @@ def _disk(request: Request, observer: Observer) -> Iterator[Disk]:
         late_device=request.faults.device_late,
         keep=request.keep or request.shell,
         shell=request.shell,
+        patient=emulator.accelerator == "tcg",
     )
 
     with throwaway_disk(request.image, lambda overlay: payload.write(content, overlay), decoding) as disk:
@@ -235,7 +236,7 @@ def _run(
         [*parts.qemu.command, *machine.arguments(_machine(request, parts), files, channels)],
         environment={**os.environ, **parts.qemu.environment},
         descriptors=[*files.descriptors, *channels],
-        output=session.log_pipe[1],
+        output=session.log_pair.theirs.fileno(),
         folder=parts.folder,
     )
     try:

@@ -19,6 +19,14 @@ CHECKER = "tpu-image.pyz"
 SECTION = "machine"
 """The catalogue's section on running machines."""
 
+TIMEOUTS = "/etc/systemd/system.conf.d/tpu-image-lab.conf"
+_TIMEOUTS = """\
+# Emulated in software, a system needs minutes for what it otherwise does in seconds.
+[Manager]
+DefaultTimeoutStartSec=15min
+DefaultDeviceTimeoutSec=15min
+"""
+
 CONSOLE_LOGIN = f"{UNITS}/serial-getty@ttyS0.service.d/tpu-image-lab.conf"
 _CONSOLE_LOGIN = """\
 [Service]
@@ -38,6 +46,7 @@ class Payload:
         late_device: whether the host plugs a device in when it is told to.
         keep: leave the guest on in the end.
         shell: have root logged in on the serial console.
+        patient: have systemd wait longer than by default for devices and units, since software emulation is slow.
     """
 
     profile: Profile
@@ -47,6 +56,7 @@ class Payload:
     late_device: bool = False
     keep: bool = False
     shell: bool = False
+    patient: bool = False
 
 
 def write(payload: Payload, overlay: Overlay) -> None:
@@ -61,6 +71,8 @@ def write(payload: Payload, overlay: Overlay) -> None:
     overlay.write(posixpath.join(guest.FOLDER, "settings.json"), settings(payload), mode=0o644, owner=(0, 0))
     overlay.write(posixpath.join(UNITS, guest.UNIT), guest.read(guest.UNIT), mode=0o644, owner=(0, 0))
     overlay.symlink(posixpath.join(WANTS, guest.UNIT), posixpath.join(UNITS, guest.UNIT))
+    if payload.patient:
+        overlay.write(TIMEOUTS, _TIMEOUTS, mode=0o644, owner=(0, 0))
     if payload.shell:
         overlay.write(CONSOLE_LOGIN, _CONSOLE_LOGIN, mode=0o644, owner=(0, 0))
 

@@ -83,8 +83,7 @@ class Session:
     guest: GuestReportBuilder = field(default_factory=GuestReportBuilder)
 
     def __post_init__(self) -> None:
-        self.console_pair, self.report_pair, self.monitor_pair = Pair(), Pair(), Pair()
-        self.log_pipe = os.pipe()
+        self.console_pair, self.report_pair, self.monitor_pair, self.log_pair = Pair(), Pair(), Pair(), Pair()
         self._monitor = Monitor(self.monitor_pair.ours)
         self._reader = Reader()
         self._log = b""
@@ -96,12 +95,9 @@ class Session:
         self.ended_after = 0.0
 
     def close(self) -> None:
-        """Close every socket."""
-        for pair in (self.console_pair, self.report_pair, self.monitor_pair):
+        """Close every socket; a second time does nothing."""
+        for pair in (self.console_pair, self.report_pair, self.monitor_pair, self.log_pair):
             pair.close()
-        for descriptor in self.log_pipe:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
 
     @property
     def seconds(self) -> float:
@@ -142,16 +138,13 @@ class Session:
             (self.console_pair, self._take_console),
             (self.report_pair, self._take_report),
             (self.monitor_pair, self._take_monitor),
+            (self.log_pair, self._take_log),
         ):
             pair.theirs.close()
             selector.register(pair.ours, selectors.EVENT_READ, lambda p=pair, t=take: _read(p.ours, t))
-        os.close(self.log_pipe[1])
-        selector.register(self.log_pipe[0], selectors.EVENT_READ, self._read_log)
 
-    def _read_log(self) -> bool:
-        data = os.read(self.log_pipe[0], CHUNK)
+    def _take_log(self, data: bytes) -> None:
         self._log = (self._log + data)[-LOG_KEPT:]
-        return not data
 
     def _take_console(self, data: bytes) -> None:
         self.console.feed(data, self.seconds)
@@ -197,8 +190,8 @@ class Session:
         data = os.read(descriptor, 1024)
         if terminal.ESCAPE in data:
             self._left = True
-        with contextlib.suppress(OSError):
-            self.console_pair.ours.sendall(data.replace(terminal.ESCAPE, b""))
+        with contextlib.suppress(OSError):  # a guest that reads none loses keys, and does not stop us
+            self.console_pair.ours.send(data.replace(terminal.ESCAPE, b""), socket.MSG_DONTWAIT)
         return not data
 
     def _end(self, outcome: Outcome, reason: str) -> None:

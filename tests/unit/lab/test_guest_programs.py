@@ -96,6 +96,14 @@ def test_the_payload_is_put_where_systemd_starts_it() -> None:
     assert payload.CONSOLE_LOGIN not in overlay.written
 
 
+def test_under_software_emulation_systemd_is_more_patient_and_else_as_it_was() -> None:
+    patient, usual = Overlay(MemoryTree()), Overlay(MemoryTree())
+    payload.write(Payload(Profile(), patient=True), patient)
+    payload.write(Payload(Profile()), usual)
+    assert "DefaultDeviceTimeoutSec=15min" in patient.read_text(payload.TIMEOUTS)
+    assert payload.TIMEOUTS not in usual.written
+
+
 def test_a_shell_gets_a_login_on_the_console() -> None:
     overlay = Overlay(MemoryTree())
     payload.write(Payload(Profile(), shell=True), overlay)

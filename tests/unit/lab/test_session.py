@@ -31,7 +31,7 @@ def guest(session: Session, program: str) -> Iterator[subprocess.Popen[bytes]]:
     theirs = [
         pair.theirs.fileno() for pair in (session.console_pair, session.report_pair, session.monitor_pair)
     ]
-    descriptors = [*theirs, session.log_pipe[1]]
+    descriptors = [*theirs, session.log_pair.theirs.fileno()]
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", START + program, *map(str, descriptors)], pass_fds=descriptors
     )
@@ -142,3 +142,42 @@ def test_every_descriptor_is_closed_in_the_end() -> None:
     before = len(os.listdir("/proc/self/fd"))
     watched('say(kind="end")')
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_shell_passes_keys_on_shows_the_console_and_ends_with_its_escape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys, typed = os.pipe()
+    shown: list[bytes] = []
+
+    @contextmanager
+    def terminal() -> Iterator[int]:
+        yield keys
+
+    def show(data: bytes) -> None:
+        shown.append(data)
+        if b"you typed ls" in b"".join(shown):
+            os.write(typed, b"\x1d")
+
+    monkeypatch.setattr("tpu_image.lab.terminal.raw_terminal", terminal)
+    monkeypatch.setattr("tpu_image.lab.terminal.show", show)
+    os.write(typed, b"ls")
+    program = 'say(kind="end")\ntime.sleep(1)\nos.write(console, b"you typed " + os.read(console, 100))'
+    ended, _ = watched(program + STAY, shell=True)
+    assert ended == Ended(Outcome.REPORTED)
+    for descriptor in (keys, typed):
+        os.close(descriptor)
+
+
+def test_a_shell_that_is_left_before_the_report_is_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, typed = os.pipe()
+
+    @contextmanager
+    def terminal() -> Iterator[int]:
+        yield keys
+
+    monkeypatch.setattr("tpu_image.lab.terminal.raw_terminal", terminal)
+    os.write(typed, b"\x1d")
+    assert watched(STAY, shell=True)[0] == Ended(Outcome.DIED, "the session was left")
+    for descriptor in (keys, typed):
+        os.close(descriptor)
