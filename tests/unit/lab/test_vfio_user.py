@@ -333,6 +333,7 @@ def test_no_reply_is_sent_where_none_is_wanted(client: Client) -> None:
 def test_descriptors_are_closed_however_many_come(tpus: Emulation, client: Client) -> None:
     before, counted = open_files(tpus), tpus.statistics()["v6e"].descriptors
     ends = socket.socketpair()
+    ends[1].settimeout(20)
     irqs = struct.pack("=IIIII", 20, 36, 2, 0, 8)
     assert client.ask(SET_IRQS, irqs, fds=(ends[0].fileno(),) * 8).error == 0
     assert client.ask(DMA_MAP, dma_map(0, 4096), fds=(ends[0].fileno(),)).error == 0
