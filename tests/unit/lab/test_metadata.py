@@ -229,9 +229,9 @@ def test_nobody_waits_for_a_key_that_is_not_there(shared: MetadataServer) -> Non
 
 
 def test_half_a_value_is_not_kept(server: MetadataServer) -> None:
-    request = f"PUT {V1}instance/guest-attributes/a/b HTTP/1.1\r\nMetadata-Flavor: Google\r\nContent-Length: 9\r\n\r\nhalf"
+    head = f"PUT {V1}instance/guest-attributes/a/b HTTP/1.1\r\nMetadata-Flavor: Google\r\nContent-Length: 9\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
-        connection.sendall(request.encode())
+        connection.sendall(head.encode() + b"half")
         connection.shutdown(socket.SHUT_WR)
         assert b" 400 " in connection.recv(4096)
     assert server.state.guest_attributes() == {}
