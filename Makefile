@@ -38,14 +38,19 @@ image: setup ## Make a TPU root from a real Debian one, and check it
 ifeq ($(AS_ROOT),)
 test: setup ## Run every test, the ones on a real Debian root included
 	root=$$(tools/debian-root) && udev=$$(tools/udev-root) && \
-		TPU_IMAGE_TEST_ROOT_TAR=$$root TPU_IMAGE_TEST_UDEV_ROOT=$$udev $(PYTHON) -m pytest -n $(WORKERS)
+		TPU_IMAGE_TEST_ROOT_TAR=$$root TPU_IMAGE_TEST_UDEV_ROOT=$$udev $(PYTHON) -m pytest -n $(WORKERS) -m 'not lab and not matrix'
 else
 # A root with many owners can be unpacked by root alone: those tests run as root, the others as you.
 test: setup
-	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real'
+	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real and not lab and not matrix'
 	root=$$(tools/debian-root) && udev=$$(tools/udev-root) && sudo env PYTHONDONTWRITEBYTECODE=1 \
 		TPU_IMAGE_TEST_ROOT_TAR=$$root TPU_IMAGE_TEST_UDEV_ROOT=$$udev $(PYTHON) -m pytest -p no:cacheprovider -n $(WORKERS) -m real
 endif
+
+.PHONY: lab
+lab: setup ## Boot images in QEMU with emulated TPUs, one after another (TPU_IMAGE_TEST_BASE: a bootable base)
+	$(PYTHON) -m tpu_image lab setup
+	$(PYTHON) -m pytest tests/lab
 
 .PHONY: lint
 lint: setup ## Run the linters and the type checker
@@ -57,7 +62,7 @@ lint: setup ## Run the linters and the type checker
 
 .PHONY: check
 check: lint ## Run the linters and the quick tests
-	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real'
+	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real and not lab and not matrix'
 
 .PHONY: zipapp
 zipapp: setup ## Make dist/tpu-image.pyz, the checker as a single file

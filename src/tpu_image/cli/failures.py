@@ -55,6 +55,7 @@ def _lines(error: BaseException) -> Sequence[str]:
     from tpu_image.catalogue.choices import ChoiceError
     from tpu_image.disks.errors import DiskError
     from tpu_image.formats import FormatError
+    from tpu_image.lab.errors import LabError
     from tpu_image.output import OutputError
     from tpu_image.trees.base import TreeError
 
@@ -66,9 +67,8 @@ def _lines(error: BaseException) -> Sequence[str]:
         return [f"{message.rstrip('.')}; see {help_command}"]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
-    if isinstance(
-        error, (ChoiceError, UnknownRequirementError, TreeError, FormatError, OutputError, DiskError)
-    ):
+    told = (ChoiceError, UnknownRequirementError, TreeError, FormatError, OutputError, DiskError, LabError)
+    if isinstance(error, told):
         return [str(error.args[0])]
     if isinstance(error, OSError):
         return [_system_error(error)]

@@ -10,7 +10,7 @@ from tpu_image import __version__
 from tpu_image.cli import UNUSABLE
 from tpu_image.cli.options import debug_option, examples
 
-COMMANDS = ("check", "apply", "build", "render", "explain", "schema", "version")
+COMMANDS = ("check", "apply", "build", "boot", "lab", "render", "explain", "schema", "version")
 """In the order of ``--help``; the module ``tpu_image.cli.NAME`` holds the command as ``command``."""
 
 

@@ -54,7 +54,7 @@ def complete_requirement(
     ]
 
 
-def _reading(read: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def reading(read: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Make a callback that reads the value, or each value, of an option and names the option in a refusal."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -72,7 +72,7 @@ only_option = click.option(
     "--only",
     metavar="ID",
     multiple=True,
-    callback=_reading(choices.selection),
+    callback=reading(choices.selection),
     shell_complete=complete_requirement,
     help="Only this requirement, or section such as 'kernel'. May be repeated.",
 )
@@ -101,19 +101,19 @@ _PROFILE_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "platform": click.option(
         "--platform",
         type=click.Choice([platform.value for platform in Platform]),
-        callback=_reading(choices.platform),
+        callback=reading(choices.platform),
         help="Who starts the machines.  [default: compute-engine]",
     ),
     "tpu": click.option(
         "--tpu",
         metavar="LIST",
-        callback=_reading(choices.generations),
+        callback=reading(choices.generations),
         help="TPU generations, separated by commas.  [default: v5p,v6e,tpu7x]",
     ),
     "machine": click.option(
         "--machine",
         metavar="TYPE",
-        callback=_reading(choices.machine_type),
+        callback=reading(choices.machine_type),
         help="A machine type, such as ct6e-standard-4t, in place of --tpu.",
     ),
     "telemetry": click.option(
@@ -122,7 +122,7 @@ _PROFILE_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "device_group": click.option(
         "--device-group",
         metavar="NAME",
-        callback=_reading(choices.device_group),
+        callback=reading(choices.device_group),
         help="Group that owns the device nodes, with mode 0660.  [default: everyone, 0666]",
     ),
     "no_agent": click.option("--no-agent", is_flag=True, help="The vBar agent comes from elsewhere."),
@@ -130,7 +130,7 @@ _PROFILE_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--waive",
         metavar="ID=REASON",
         multiple=True,
-        callback=_reading(choices.waiver),
+        callback=reading(choices.waiver),
         shell_complete=complete_requirement,
         help="A requirement that need not hold, and why. May be repeated.",
     ),
@@ -145,14 +145,23 @@ _PROFILE_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 def profile_options(function: Function) -> Function:
     """Give a command the options that describe a profile; it gets them as one argument, ``profile``."""
+    return _with_profile(function, _PROFILE_OPTIONS)
 
+
+def profile_options_but_hardware(function: Function) -> Function:
+    """Give a command those options less ``--tpu`` and ``--machine``, which it has in a form of its own."""
+    kept = {name: option for name, option in _PROFILE_OPTIONS.items() if name not in ("tpu", "machine")}
+    return _with_profile(function, kept)
+
+
+def _with_profile(function: Function, given: Mapping[str, Callable[[Any], Any]]) -> Function:
     @functools.wraps(function)
     def with_profile(**arguments: Any) -> Any:
-        chosen = {name: arguments.pop(name) for name in _PROFILE_OPTIONS}
+        chosen = {name: arguments.pop(name) if name in given else None for name in _PROFILE_OPTIONS}
         return function(profile=make_profile(chosen), **arguments)
 
     decorated: Any = with_profile
-    for option in reversed([*_PROFILE_OPTIONS.values()]):
+    for option in reversed([*given.values()]):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 

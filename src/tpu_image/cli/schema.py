@@ -14,12 +14,13 @@ from tpu_image.report.json import dump
 @click.command(
     "schema",
     epilog=options.examples(
+        "tpu-image schema boot                       of boot --format json",
         "tpu-image schema build                      of the manifest that build writes",
         "tpu-image schema check                      of check --format json",
         "tpu-image schema spec -o spec.schema.json   of the specification file, for an editor",
     ),
 )
-@click.argument("document", type=click.Choice(["build", "check", "spec"]))
+@click.argument("document", type=click.Choice(["boot", "build", "check", "spec"]))
 @options.output_option
 @options.debug_option
 def command(document: str, output: Path | None) -> None:
@@ -28,6 +29,10 @@ def command(document: str, output: Path | None) -> None:
         from tpu_image.report.schema import check_schema
 
         schema = check_schema()
+    elif document == "boot":
+        from tpu_image.report.boot_schema import boot_schema
+
+        schema = boot_schema()
     elif document == "build":
         from tpu_image.manifest import build_schema
 

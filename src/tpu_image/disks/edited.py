@@ -39,6 +39,10 @@ class EditedDisk(BlockSource):
         """Bytes that are held over the base."""
         return len(self._pages) * PAGE
 
+    def changed_units(self, size: int) -> list[int]:
+        """Number the units of ``size`` bytes, a multiple of :data:`PAGE`, that hold a change, in order."""
+        return sorted({page * PAGE // size for page in self._pages})
+
     def write_at(self, offset: int, data: bytes) -> None:
         """Lay bytes over the disk from ``offset``.
 

@@ -109,6 +109,7 @@ class BootTask(NamedTuple):
         state: systemd's ActiveState; ``result``: systemd's Result (``success``, ``exit-code``, ``timeout``).
         status: what the unit says of itself (StatusText), or its last log line.
         started, finished: seconds of the guest's clock since its kernel started; None where it has not.
+        cpu: seconds of processor time that its processes took; None where that is not counted.
     """
 
     unit: str
@@ -117,6 +118,7 @@ class BootTask(NamedTuple):
     status: str
     started: float | None
     finished: float | None
+    cpu: float | None = None
 
     @property
     def duration(self) -> float | None:
@@ -137,8 +139,8 @@ class BootTimes(NamedTuple):
     Attributes:
         blame: the slowest units first.
         critical_chain: the lines of ``systemd-analyze critical-chain``.
-        ours: seconds by which our units delayed the boot: the part of the boot in which they ran and nothing that
-            waited for them could start.
+        ours: seconds that the boot tasks cost: processor time of their units, which others run beside, and the time
+            in which functions were being bound. None where there are none.
     """
 
     firmware: float | None = None

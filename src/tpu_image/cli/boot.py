@@ -1,0 +1,222 @@
+"""``tpu-image boot``: boot an image with emulated TPUs, and judge it from inside."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tpu_image.catalogue import choices
+from tpu_image.catalogue.hardware import MachineType
+from tpu_image.catalogue.requirement import Profile
+from tpu_image.cli import NOT_OK, OK, UNUSABLE, options, reports
+from tpu_image.cli.failures import UnusableError
+from tpu_image.lab import chips, faults
+from tpu_image.lab.boot import FIRMWARE, TIMEOUT, Request, boot
+from tpu_image.lab.chips import Chips
+from tpu_image.lab.metadata import faults as metadata_faults
+from tpu_image.lab.metadata import settings
+from tpu_image.lab.result import BootResult, Outcome
+from tpu_image.lab.session import Observer, Progress
+from tpu_image.output import emit, wants_color
+from tpu_image.report.boot import render
+from tpu_image.report.printable import printable
+
+DEFAULT = "v6e:1"
+SECONDS = 10.0
+"""How often a line tells of the progress where there is no terminal."""
+
+_COLUMNS = 110
+
+
+def _fault(word: str) -> str:
+    """Accept one fault.
+
+    Raises:
+        ChoiceError: there is none of that name.
+    """
+    for metadata in faults.parse([word]).metadata:
+        metadata_faults.parse(metadata)
+    return word
+
+
+@click.command(
+    "boot",
+    epilog=options.examples(
+        "tpu-image boot tpu.tar.gz --tpu v6e:4 --no-agent",
+        "tpu-image boot tpu.raw --machine tpu7x-standard-4t --firmware uefi",
+        "tpu-image boot tpu.tar.gz --run 'systemctl --failed' --format json -o boot.json",
+        "tpu-image boot tpu.tar.gz --html boot.html",
+        "tpu-image boot tpu.tar.gz --fault metadata=down:30s",
+        "tpu-image boot tpu.tar.gz --shell     Ctrl-] ends it",
+    ),
+)
+@click.argument("image", metavar="IMAGE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--tpu",
+    "asked",
+    metavar="GENERATION:CHIPS",
+    callback=options.reading(chips.parse),
+    help=f"Emulated chips, such as v6e:4 or v5p:2,v6e:1.  [default: {DEFAULT}]",
+)
+@click.option(
+    "--machine",
+    metavar="TYPE",
+    callback=options.reading(choices.machine_type),
+    help="A machine type, such as ct6e-standard-4t, in place of --tpu.",
+)
+@click.option(
+    "--firmware", type=click.Choice(FIRMWARE), default="bios", show_default=True, help="What boots the disk."
+)
+@click.option(
+    "--metadata",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=options.reading(settings.attribute),
+    help="An attribute of the instance; KEY=@FILE takes a file's content. May be repeated.",
+)
+@click.option(
+    "--fault",
+    metavar="FAULT",
+    multiple=True,
+    callback=options.reading(_fault),
+    help="What goes wrong: iommu=off, device=late, metadata=KIND such as metadata=down:30s. May be repeated.",
+)
+@click.option(
+    "--run", metavar="COMMAND", multiple=True, help="Run it inside, as root, in a shell. May be repeated."
+)
+@click.option("--keep", is_flag=True, help="Leave the guest running after its report.")
+@click.option("--shell", is_flag=True, help="Have the guest's serial console here, logged in as root.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=TIMEOUT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the guest may take to report.",
+)
+@click.option(
+    "--ssh-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="A port of this machine that leads to the guest's SSH; 0: a free one.",
+)
+@options.profile_options_but_hardware
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(reports.FORMATS),
+    default="text",
+    show_default=True,
+    help="How the result is written.",
+)
+@options.output_option
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the result as an HTML page with the boot's timeline.",
+)
+@options.quiet_option
+@options.color_option
+@options.debug_option
+def command(
+    image: Path,
+    asked: Chips | None,
+    machine: MachineType | None,
+    firmware: str,
+    metadata: Sequence[tuple[str, str]],
+    fault: Sequence[str],
+    run: Sequence[str],
+    keep: bool,
+    shell: bool,
+    timeout: float,
+    ssh_port: int | None,
+    profile: Profile,
+    form: str,
+    output: Path | None,
+    html: Path | None,
+    quiet: bool,
+    color: str,
+) -> int:
+    """Boot IMAGE in QEMU as Compute Engine would, with emulated TPUs, and judge it from inside.
+
+    IMAGE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read: the guest gets a throw-away
+    overlay. Neither a TPU nor root is needed; where KVM does not work a boot takes some minutes.
+    """
+    wanted = _chips(asked, machine)
+    request = Request(
+        image,
+        wanted,
+        replace(profile, generations=wanted.generations),
+        firmware,
+        dict(metadata),
+        faults.parse(fault),
+        run,
+        timeout,
+        keep,
+        shell,
+        ssh_port,
+    )
+    with progress(quiet=quiet or shell) as (observer, told):
+        result = boot(request, observer, told)
+    colored = wants_color(color) and output is None
+    if html is not None:
+        emit(render(result, "html"), html)
+    emit(render(result, form, color=colored, quiet=quiet), output)
+    return status(result)
+
+
+def _chips(asked: Chips | None, machine: MachineType | None) -> Chips:
+    if machine is None:
+        return asked or chips.parse(DEFAULT)
+    of_machine = chips.of_machine(machine)
+    if asked is not None and asked.counts != of_machine.counts:
+        raise UnusableError(
+            f"--machine {machine.name} has {of_machine.counts[0][1]} {machine.generation} chips: "
+            "leave --tpu out"
+        )
+    return of_machine
+
+
+def status(result: BootResult) -> int:
+    """Give the exit status: a guest that did not report was no usable target."""
+    if result.outcome is not Outcome.REPORTED:
+        return UNUSABLE
+    return OK if result.ok else NOT_OK
+
+
+@contextlib.contextmanager
+def progress(*, quiet: bool) -> Iterator[tuple[Observer, Callable[[str], None]]]:
+    """Give functions that show how a boot goes on: one line that changes on a terminal, some in a pipe."""
+    if quiet or sys.stderr is None:
+        yield (lambda _: None), (lambda _: None)
+        return
+    terminal = sys.stderr.isatty()
+    last, stage = time.monotonic() - SECONDS, ""
+
+    def observe(now: Progress) -> None:
+        nonlocal last, stage
+        told = now.stage != stage
+        if not terminal and not told and time.monotonic() - last < SECONDS:
+            return
+        last, stage = time.monotonic(), now.stage
+        line = f"{now.seconds:4.0f} s  {now.stage}"
+        if terminal:
+            line = f"\r{line}: {printable(now.line)}"[:_COLUMNS] + "\033[K"
+        click.echo(line, err=True, nl=not terminal)
+
+    def tell(line: str) -> None:
+        start = "\r\033[K" if terminal else ""
+        click.echo(f"{start}{printable(line)}", err=True)
+
+    try:
+        yield observe, tell
+    finally:
+        if terminal:
+            click.echo("\r\033[K", err=True, nl=False)

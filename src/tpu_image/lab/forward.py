@@ -1,0 +1,52 @@
+"""A port of this machine that leads to the guest's SSH, through sockets that were made in the guest's network."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+from tpu_image.lab.enclosure import GUEST_PORT
+
+_CHUNK = 65536
+
+
+@contextlib.contextmanager
+def forwarding(port: int, connections: list[socket.socket]) -> Iterator[int]:
+    """Take connections on a loopback port, as many as there are sockets for; the port is given, also where it was 0.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    listener = socket.create_server(("127.0.0.1", port))
+    threading.Thread(target=_serve, args=(listener, connections), daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.close()
+
+
+def _serve(listener: socket.socket, connections: list[socket.socket]) -> None:
+    while connections:
+        try:
+            client, _ = listener.accept()
+        except OSError:  # closed: the session is over
+            return
+        threading.Thread(target=_join, args=(client, connections.pop()), daemon=True).start()
+
+
+def _join(client: socket.socket, inside: socket.socket) -> None:
+    with client, inside, contextlib.suppress(OSError):
+        inside.connect(("127.0.0.1", GUEST_PORT))
+        back = threading.Thread(target=_copy, args=(inside, client), daemon=True)
+        back.start()
+        _copy(client, inside)
+        back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(_CHUNK):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)

@@ -1,0 +1,106 @@
+"""What a session puts into the throw-away overlay: the probe, its unit and settings, the checker's single file."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpu_image import single_file
+from tpu_image.catalogue import hardware
+from tpu_image.catalogue.requirement import Profile
+from tpu_image.lab import guest
+from tpu_image.trees.overlay import Overlay
+
+WANTS = "/etc/systemd/system/multi-user.target.wants"
+UNITS = "/etc/systemd/system"
+CHECKER = "tpu-image.pyz"
+SECTION = "machine"
+"""The catalogue's section on running machines."""
+
+TIMEOUTS = "/etc/systemd/system.conf.d/tpu-image-lab.conf"
+_TIMEOUTS = """\
+# Emulated in software, a system needs minutes for what it otherwise does in seconds.
+[Manager]
+DefaultTimeoutStartSec=15min
+DefaultDeviceTimeoutSec=15min
+"""
+
+CONSOLE_LOGIN = f"{UNITS}/serial-getty@ttyS0.service.d/tpu-image-lab.conf"
+_CONSOLE_LOGIN = """\
+[Service]
+ExecStart=
+ExecStart=-/sbin/agetty --autologin root --noclear --keep-baud 115200,57600,38400,9600 - $TERM
+"""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What the probe is to do.
+
+    Attributes:
+        profile: what the checker judges by.
+        run: commands of the user, each for a shell; ``run_seconds`` is how long each may take.
+        settle_seconds: how long the boot may take until the probe begins all the same.
+        late_device: whether the host plugs a device in when it is told to.
+        keep: leave the guest on in the end.
+        shell: have root logged in on the serial console.
+        patient: have systemd wait longer than by default for devices and units, since software emulation is slow.
+    """
+
+    profile: Profile
+    run: Sequence[str] = ()
+    run_seconds: float = 600
+    settle_seconds: float = 600
+    late_device: bool = False
+    keep: bool = False
+    shell: bool = False
+    patient: bool = False
+
+
+def write(payload: Payload, overlay: Overlay) -> None:
+    """Write it into the tree of an image.
+
+    Raises:
+        TreeError: something in the image is in the way.
+    """
+    for name in guest.FILES:
+        overlay.write(posixpath.join(guest.FOLDER, name), guest.read(name), mode=0o644, owner=(0, 0))
+    overlay.write(posixpath.join(guest.FOLDER, CHECKER), single_file.build(), mode=0o644, owner=(0, 0))
+    overlay.write(posixpath.join(guest.FOLDER, "settings.json"), settings(payload), mode=0o644, owner=(0, 0))
+    overlay.write(posixpath.join(UNITS, guest.UNIT), guest.read(guest.UNIT), mode=0o644, owner=(0, 0))
+    overlay.symlink(posixpath.join(WANTS, guest.UNIT), posixpath.join(UNITS, guest.UNIT))
+    if payload.patient:
+        overlay.write(TIMEOUTS, _TIMEOUTS, mode=0o644, owner=(0, 0))
+    if payload.shell:
+        overlay.write(CONSOLE_LOGIN, _CONSOLE_LOGIN, mode=0o644, owner=(0, 0))
+
+
+def settings(payload: Payload) -> str:
+    """Write the probe's settings as JSON."""
+    values = {
+        "ids": [[hardware.GOOGLE_VENDOR, generation.device] for generation in hardware.GENERATIONS],
+        "checker": checker_arguments(payload.profile),
+        "run": list(payload.run),
+        "run_seconds": payload.run_seconds,
+        "settle_seconds": payload.settle_seconds,
+        "late_device": payload.late_device,
+        "keep": payload.keep,
+    }
+    return json.dumps(values)
+
+
+def checker_arguments(profile: Profile) -> list[str]:
+    """Give the options with which the checker's single file judges a running machine by a profile."""
+    arguments = ["--only", SECTION, "--platform", profile.platform.value]
+    arguments += ["--tpu", ",".join(generation.name for generation in profile.generations)]
+    if profile.telemetry:
+        arguments.append("--telemetry")
+    if profile.device_group:
+        arguments += ["--device-group", profile.device_group]
+    if profile.agent_elsewhere:
+        arguments.append("--no-agent")
+    for name, reason in profile.waivers.items():
+        arguments += ["--waive", f"{name}={reason}"]
+    return arguments

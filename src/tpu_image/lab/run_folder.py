@@ -1,0 +1,57 @@
+"""A folder for the sockets of one session: locked while it lives, removed by the next session where one was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "tpu-image-lab-"
+LOCK = "lock"
+
+
+@contextlib.contextmanager
+def run_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Give a folder that its owner alone can enter, and remove it in the end; those left by killed sessions too.
+
+    Args:
+        parent: where it is made; by default the folder for temporary files.
+    """
+    where = Path(tempfile.gettempdir()) if parent is None else parent
+    clean(where)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+    try:
+        with (folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def clean(parent: Path) -> None:
+    """Remove the folders of this user's sessions that have ended; one whose lock is held has not."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if _is_ours(folder) and _is_left(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    return not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.geteuid()
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether nobody holds the lock. A folder without one is being made this very moment, or empty."""
+    lock = folder / LOCK
+    if not lock.exists():
+        return False
+    with lock.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

@@ -1,0 +1,127 @@
+"""The disk that a guest boots from: the artefact, which is only read, with a throw-away overlay over it.
+
+The overlay holds what the session needs inside, written into the image's own file system, and whatever the guest
+writes. It is a file without a name, like everything else that is made here: it vanishes with the last process that
+has it open, however that one ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from tpu_image.disks.archive import Report, write_raw
+from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.errors import DiskError
+from tpu_image.disks.image import open_image
+from tpu_image.disks.image_tree import open_tree
+from tpu_image.disks.qcow2_overlay import write_overlay
+from tpu_image.disks.source import BlockSource
+from tpu_image.disks.tree_writer import write_nodes
+from tpu_image.plan import Plan
+from tpu_image.trees.base import Tree
+from tpu_image.trees.overlay import Overlay
+
+AS_IT_IS = ("raw", "qcow2")
+"""Containers that QEMU reads itself; others are decoded first."""
+
+
+class Disk(NamedTuple):
+    """Open files: the base that is only read, its format (``raw``, ``qcow2``), and the overlay."""
+
+    base: BinaryIO
+    form: str
+    overlay: BinaryIO
+
+
+@contextlib.contextmanager
+def nameless_file() -> Iterator[BinaryIO]:
+    """Give a file for much: in TMPDIR, or in /var/tmp, which is on a disk (file-hierarchy(7))."""
+    folder = os.environ.get("TMPDIR") or "/var/tmp"  # noqa: S108 - it has no name there
+    with tempfile.TemporaryFile(dir=folder) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def throwaway_disk(
+    artefact: Path, write: Callable[[Overlay], None], report: Report | None = None
+) -> Iterator[Disk]:
+    """Make a disk to boot from.
+
+    Args:
+        artefact: a disk image in any form that can be read.
+        write: writes what the guest is to find into the tree of the image.
+        report: is told how far the decoding of an archive is.
+
+    Raises:
+        DiskError: the image cannot be read, or its root is on a file system that is not written to.
+        TreeError: a file of the guest's cannot be put there.
+        OSError: there is no room.
+    """
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(open_image(artefact))
+        base, form = _base(stack, artefact, source, report)
+        disk = EditedDisk(source)
+        tree = open_tree(disk)
+        _require_systemd(tree, artefact)
+        nodes = Overlay(tree)
+        write(nodes)
+        changes = Plan.from_overlay(nodes).changes
+        write_nodes(disk, tree, {change.path: change.after for change in changes}, time=int(time.time()))
+        overlay = stack.enter_context(nameless_file())
+        write_overlay(disk, overlay)
+        yield Disk(base, form, overlay)
+
+
+def _require_systemd(tree: Tree, artefact: Path) -> None:
+    if not any(tree.exists(path) for path in ("/usr/lib/systemd/systemd", "/lib/systemd/systemd")):
+        raise DiskError(
+            "its system does not start with systemd, which the lab needs inside",
+            str(artefact),
+            "check it without booting: tpu-image check",
+        )
+
+
+def _base(
+    stack: contextlib.ExitStack, artefact: Path, source: BlockSource, report: Report | None
+) -> tuple[BinaryIO, str]:
+    """Open what QEMU is to read: the artefact where it cannot lead QEMU elsewhere, or else the disk decoded."""
+    if source.container in AS_IT_IS and len(source.files) == 1:
+        base = stack.enter_context(artefact.open("rb"))
+        status = os.fstat(base.fileno())
+        if (status.st_dev, status.st_ino) in source.files:
+            return base, source.container
+    decoded = stack.enter_context(nameless_file())
+    write_raw(EditedDisk(source), decoded, report=report)
+    decoded.flush()
+    # QEMU takes a descriptor for reading alone only where it was opened so.
+    return stack.enter_context(Path(f"/proc/self/fd/{decoded.fileno()}").open("rb")), "raw"
+
+
+@contextlib.contextmanager
+def hashing(path: Path) -> Iterator[Callable[[], str]]:
+    """Take the SHA-256 of a file beside other work; the function given waits for it, in hexadecimal."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
+        digest = pool.submit(sha256_of, path, stop)
+        try:
+            yield digest.result
+        finally:
+            stop.set()
+
+
+def sha256_of(path: Path, stop: threading.Event | None = None) -> str:
+    """Give the SHA-256 of a file in hexadecimal; cut short where ``stop`` is set meanwhile."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while not (stop and stop.is_set()) and (chunk := file.read(1 << 20)):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,144 @@
+"""Whatever a guest does, its session ends, says how, and keeps what was said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tpu_image.lab.result import Outcome
+from tpu_image.lab.session import Ended, Progress, Session
+
+START = """
+import json, os, select, sys, time
+console, report, monitor, log = map(int, sys.argv[1:])
+def say(**values): os.write(report, json.dumps(values).encode() + b"\\n")
+def event(name, **data): os.write(monitor, json.dumps({"event": name, "data": data}).encode() + b"\\n")
+os.write(monitor, b'{"QMP": {}}\\n')
+"""
+STAY = "\ntime.sleep(60)\n"
+
+
+@contextmanager
+def guest(session: Session, program: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in QEMU's place, with its ends of the session's sockets."""
+    theirs = [
+        pair.theirs.fileno() for pair in (session.console_pair, session.report_pair, session.monitor_pair)
+    ]
+    descriptors = [*theirs, session.log_pipe[1]]
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", START + program, *map(str, descriptors)], pass_fds=descriptors
+    )
+    try:
+        session.power_on()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        session.close()
+
+
+def watched(program: str, timeout: float = 30, **settings: Any) -> tuple[Ended, Session]:
+    session = Session(timeout, **settings)
+    with guest(session, program) as process:
+        return session.watch(process, lambda _: None), session
+
+
+def test_a_guest_that_reports_to_the_end_has_reported() -> None:
+    ended, session = watched('say(kind="settled", settled=True)\nsay(kind="end")' + STAY)
+    assert ended == Ended(Outcome.REPORTED)
+    assert session.guest.build().settled
+
+
+def test_a_guest_that_hangs_ends_at_the_timeout_and_its_stage_is_told() -> None:
+    ended, session = watched('os.write(console, b"[ 0.0] Linux version 6.1\\n")' + STAY, timeout=2)
+    assert ended.outcome is Outcome.TIMED_OUT
+    assert ended.reason == "no complete report within 2 s; it had come to: kernel"
+    assert session.console.tail() == ["[ 0.0] Linux version 6.1"]
+
+
+def test_a_panic_ends_it_at_once_and_is_named() -> None:
+    ended, session = watched('os.write(console, b"Kernel panic - not syncing: no init\\nCPU: 0\\n")' + STAY)
+    assert ended == Ended(Outcome.PANICKED, "kernel panic: no init")
+    assert session.seconds < 20
+
+
+def test_a_panic_that_only_the_panic_device_tells_is_one_too() -> None:
+    ended, _ = watched('event("GUEST_PANICKED")' + STAY)
+    assert ended.outcome is Outcome.PANICKED
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("guest-reset", "the guest started anew"), ("guest-shutdown", "the guest switched off")],
+)
+def test_a_guest_that_leaves_before_its_report_has_died(reason: str, told: str) -> None:
+    ended, _ = watched(f'event("SHUTDOWN", reason="{reason}")' + STAY)
+    assert ended == Ended(Outcome.DIED, f"{told} before its report was complete")
+
+
+def test_what_qemu_says_before_it_ends_is_the_reason() -> None:
+    ended, _ = watched('os.write(log, b"warning\\nno such device\\n")\nsys.exit(3)')
+    assert ended == Ended(Outcome.DIED, "QEMU ended with status 3: no such device")
+
+
+def test_a_report_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpu_image.lab.messages.LINE_LIMIT", 100_000)
+    ended, _ = watched('while True: os.write(report, b"x" * 65536)')
+    assert ended == Ended(Outcome.DIED, "the guest's report does not end")
+
+
+def test_a_monitor_that_talks_nonsense_ends_it() -> None:
+    ended, _ = watched('os.write(monitor, b"nonsense\\n")' + STAY)
+    assert ended == Ended(Outcome.DIED, "QEMU's monitor sends what is no JSON")
+
+
+def test_a_kernel_that_does_not_show_up_is_not_waited_for_under_kvm() -> None:
+    ended, _ = watched('os.write(console, b"SeaBIOS (version 1)\\n")' + STAY, patience=1)
+    assert ended == Ended(Outcome.DIED, "no sign of a kernel within 1 s")
+
+
+def test_a_late_device_is_plugged_in_once_when_the_guest_asks() -> None:
+    program = """
+received = b""
+say(kind="want", what="late-device")
+say(kind="want", what="late-device")
+say(kind="want", what="the moon")
+while received.count(b"\\n") < 2: received += os.read(monitor, 4096)
+say(kind="fault", text=received.decode())
+say(kind="end")
+"""
+    _, session = watched(program + STAY, plug={"driver": "vfio-user-pci", "bus": "late"})
+    (said,) = session.guest.build().faults
+    assert said.count("device_add") == 1
+    assert '"bus": "late"' in said
+
+
+def test_a_guest_that_is_kept_goes_on_until_it_switches_off() -> None:
+    told: list[str] = []
+    program = 'say(kind="end")\ntime.sleep(1)\nevent("SHUTDOWN", reason="guest-shutdown")'
+    ended, session = watched(program, keep=True, kept=lambda: told.append("kept"))
+    assert ended == Ended(Outcome.REPORTED)
+    assert told == ["kept"]
+    assert session.seconds >= 1
+
+
+def test_the_observer_is_never_left_alone_for_a_second() -> None:
+    session, seen = Session(3), list[Progress]()
+    with guest(session, STAY) as process:
+        session.watch(process, seen.append)
+    gaps = [after.seconds - before.seconds for before, after in pairwise(seen)]
+    assert len(gaps) > 4
+    assert max(gaps) < 1
+
+
+def test_every_descriptor_is_closed_in_the_end() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    watched('say(kind="end")')
+    assert len(os.listdir("/proc/self/fd")) == before

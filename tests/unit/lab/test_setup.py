@@ -1,0 +1,98 @@
+"""``tpu-image lab setup``: a private root appears whole or not at all, and nothing of it is run to make it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpu_image.lab import qemu
+from tpu_image.lab.errors import LabError
+from tpu_image.lab.setup import command, setup
+
+MMDEBSTRAP = r"""#!/bin/sh
+for word; do case $word in */qemu-new-*) root=$word ;; esac; done
+mkdir -p "$root/usr/bin" "$root/usr/lib64"
+echo called >> "$CALLS"
+touch "$root/usr/bin/qemu-system-x86_64"
+cat > "$root/usr/lib64/ld-linux-x86-64.so.2" << END
+#!/bin/sh
+case "\$*" in *--version*) echo "QEMU emulator version $VERSION" ;; *) echo "vfio-user-pci options:" ;; esac
+END
+chmod +x "$root/usr/lib64/ld-linux-x86-64.so.2"
+exit "$STATUS"
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a stand-in for mmdebstrap notes that it was called."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "mmdebstrap").write_text(MMDEBSTRAP)
+    (tools / "mmdebstrap").chmod(0o755)
+    environment = {
+        "PATH": f"{tools}:/usr/bin:/bin",
+        "XDG_CACHE_HOME": tmp_path / "cache",
+        "VERSION": "11.1.3",
+    }
+    for name, value in {**environment, "CALLS": tmp_path / "calls", "STATUS": "0"}.items():
+        monkeypatch.setenv(name, str(value))
+    return tmp_path / "calls"
+
+
+def left(tmp_path: Path) -> set[str]:
+    return {path.name for path in (tmp_path / "cache/tpu-image").iterdir()}
+
+
+def test_it_is_made_once(calls: Path, tmp_path: Path) -> None:
+    assert setup().version == "11.1.3"
+    assert setup().root == qemu.private_root()
+    assert calls.read_text() == "called\n"
+    assert left(tmp_path) == {"qemu", "qemu.lock"}
+
+
+def test_one_that_no_longer_works_is_made_anew(calls: Path) -> None:
+    setup()
+    (qemu.private_root() / "usr/lib64/ld-linux-x86-64.so.2").unlink()
+    assert setup().version == "11.1.3"
+    assert calls.read_text() == "called\n" * 2
+
+
+def test_what_a_killed_setup_left_is_removed(calls: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache/tpu-image/qemu-new-killed").mkdir(parents=True)
+    setup()
+    assert left(tmp_path) == {"qemu", "qemu.lock"}
+
+
+def test_where_mmdebstrap_fails_nothing_is_left(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATUS", "9")
+    with pytest.raises(LabError, match="mmdebstrap failed with status 9"):
+        setup()
+    assert left(tmp_path) == {"qemu.lock"}
+
+
+def test_a_qemu_that_is_too_old_is_not_kept(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERSION", "10.0.2")
+    with pytest.raises(LabError, match=r"older than 10\.1"):
+        setup()
+    assert left(tmp_path) == {"qemu.lock"}
+
+
+def test_without_mmdebstrap_the_message_names_the_packages(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin/mmdebstrap").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(LabError, match="install the packages mmdebstrap and debian-archive-keyring"):
+        setup()
+
+
+def test_packages_are_unpacked_without_being_run() -> None:
+    words = command(Path("/new"), Path("/preferences"))
+    assert "--variant=extract" in words
+    assert "deb http://deb.debian.org/debian trixie-backports main" in words
