@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 PACKAGES := python3-venv \
 	mmdebstrap debian-archive-keyring \
 	bash bind9-dnsutils chromium cloud-init curl dash e2fsprogs iproute2 libpam-modules patch shellcheck strace systemd systemd-container udev umockdev util-linux \
-	btrfs-progs cryptsetup-bin dosfstools erofs-utils exfatprogs f2fs-tools fdisk gdisk libarchive-tools mtools ntfs-3g \
+	btrfs-progs cryptsetup-bin dosfstools erofs-utils exfatprogs f2fs-tools fdisk gcc gdisk libc6-dev libarchive-tools mtools ntfs-3g \
 	qemu-utils squashfs-tools xfsprogs xorriso
 
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
