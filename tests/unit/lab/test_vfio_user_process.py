@@ -75,3 +75,13 @@ def test_a_folder_that_is_not_there_is_said_in_one_line(
 def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EmulationError, match="set TMPDIR"), emulating(tmp_path / ("x" * 100), {"a": V6E}):
         pass
+
+
+def test_what_lies_in_the_working_directory_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('json of the working directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with emulating(tmp_path, {"a": V6E}) as own, Client(own.socket("a")) as client:
+        assert client.ask(GET_INFO, bytes(16)).error == 0
