@@ -5,9 +5,20 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tpu_image.lab.vfio_user.config_space import Identity
+from tpu_image.lab.vfio_user.process import Emulation
+
+V6E = Identity(0x1AE0, 0x006F, 0x1AE0, 0x00D1)
+TPU7X = Identity(0x1AE0, 0x0076, 0x1AE0, 0x00F2)
+CONFIG = 7
+(VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, GET_REGION_INFO, _, GET_IRQ_INFO, SET_IRQS, READ, WRITE) = range(
+    1, 11
+)
+RESET = 13
 HEADER = struct.Struct("=HHIII")
 PROPOSAL = json.dumps({"capabilities": {"max_msg_fds": 8, "max_data_xfer_size": 1048576}}).encode() + b"\0"
 
@@ -87,3 +98,21 @@ class Client:
                 raise ConnectionError("the server hung up")
             data += part
         return data
+
+
+def connected(tpus: Emulation, name: str = "v6e") -> Client:
+    """A client; the one before may not have been seen off yet."""
+    for _ in range(200):
+        try:
+            return Client(tpus.socket(name))
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("the function does not let a new client in")
+
+
+def dma_map(address: int, size: int) -> bytes:
+    return struct.pack("=IIQQQ", 32, 3, 0, address, size)
+
+
+def dma_unmap(address: int, size: int, flags: int = 0) -> bytes:
+    return struct.pack("=IIQQ", 24, flags, address, size)

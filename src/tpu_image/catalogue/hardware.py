@@ -68,9 +68,9 @@ HOST_TOPOLOGIES: dict[tuple[int, int], tuple[int, ...]] = {
 """Topologies by the dimensions of the interconnect and the chips of one machine."""
 
 GENERATIONS: tuple[Generation, ...] = (
-    Generation("v2", 0x0027, 0x004E, NodeKind.ACCEL),
-    Generation("v3", 0x0027, 0x004F, NodeKind.ACCEL),
-    Generation("v4", 0x005E, None, NodeKind.ACCEL),
+    Generation("v2", 0x0027, 0x004E, NodeKind.ACCEL, cores_per_chip=2),
+    Generation("v3", 0x0027, 0x004F, NodeKind.ACCEL, cores_per_chip=2),
+    Generation("v4", 0x005E, None, NodeKind.ACCEL, cores_per_chip=2, dimensions=3),
     Generation("v5e", 0x0063, 0x00AF, NodeKind.VFIO, certified_ubuntu="22.04", accelerator="v5litepod"),
     Generation(
         "v5p",

@@ -111,12 +111,15 @@ def _phases(result: BootResult) -> Iterator[Span]:
             place += max(length, 0.0)
 
 
-def _task_spans(result: BootResult) -> Iterator[Span]:
+def _task_spans(result: BootResult) -> list[Span]:
+    """Our units and what they did, in the order in which they started."""
     start = _kernel_started(result)
+    spans = []
     for task in result.guest.tasks:
         if task.started is not None and task.finished is not None:
             begun = max(task.started, 0.0)
-            yield Span(task.unit, start + begun, start + max(task.finished, begun), ours=True)
+            spans.append(Span(task.unit, start + begun, start + max(task.finished, begun), ours=True))
+    return sorted(spans, key=lambda span: span.start)
 
 
 def _slowest(guest: GuestReport) -> str:

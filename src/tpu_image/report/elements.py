@@ -70,6 +70,8 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
     """Show rows of HTML cells; on a narrow page each row becomes a block with the columns' names in it.
 
+    A table that is wider than the page nevertheless, by a word without end, is moved in its place.
+
     Args:
         columns: their names.
         rows: as many cells as columns in each.
@@ -79,7 +81,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Seq
         f'<th scope="col"{_number(place, numbers)}>{text(name)}</th>' for place, name in enumerate(columns)
     )
     body = "".join(f"<tr>{''.join(_cells(columns, row, numbers))}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _cells(columns: Sequence[str], row: Sequence[str], numbers: Sequence[int]) -> Iterable[str]:

@@ -15,6 +15,9 @@ _ROW = 38
 _LABEL = 14
 _BAR = 12
 _AXIS = 24
+_NARROWEST = 0.25
+"""Per cent of the width that a bar has at least: one of no width is not drawn."""
+
 _TICKS = 6
 """Ticks at most: more would touch each other on a telephone."""
 
@@ -65,7 +68,8 @@ def _label(span: Span) -> str:
 
 
 def _row(span: Span, top: int, last: float) -> str:
-    left, width = 100 * span.start / last, 100 * (span.end - span.start) / last
+    width = max(100 * (span.end - span.start) / last, _NARROWEST)
+    left = min(100 * span.start / last, 100 - width)
     kind = "ours" if span.ours else "bar"
     return (
         f'<text x="0" y="{top + _LABEL}">{text(_label(span))}</text>'

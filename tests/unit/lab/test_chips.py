@@ -93,6 +93,8 @@ def test_the_largest_machine_fits_and_leaves_the_standard_devices_their_slots() 
         ("v5e", 4, "v5litepod-4", "2x2"),
         ("v5p", 4, "v5p-8", "2x2x1"),
         ("tpu7x", 1, "tpu7x-2", "1x1x1"),
+        ("v4", 4, "v4-8", "2x2x1"),
+        ("v3", 4, "v3-8", "2x2"),
         ("v6e", 3, "v6e-3", "1x3"),
         ("v5p", 3, "v5p-6", "1x3x1"),
     ],

@@ -56,6 +56,7 @@ WRONG = {
     "no question": (query("metadata", questions=0), 1),
     "two questions": (query("metadata", questions=2), 1),
     "a pointer to itself": (query("x")[:12] + b"\xc0\x0c\0\1\0\1", 1),
+    "a label too long": (query("x")[:12] + b"\x40" + b"a" * 64 + b"\0\0\1\0\1", 1),
     "a name without end": (query("x")[:12] + b"\x3f" + b"a" * 20, 1),
     "a name too long": (query(".".join(["a" * 63] * 5)), 1),
     "no type": (query("metadata")[:-1], 1),

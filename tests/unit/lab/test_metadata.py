@@ -224,6 +224,19 @@ def test_who_knows_the_state_waits_until_the_time_is_over(shared: MetadataServer
     assert time.monotonic() - started >= 0.9
 
 
+def test_nobody_waits_for_a_key_that_is_not_there(shared: MetadataServer) -> None:
+    assert ask(shared, V1 + "instance/attributes/none?wait_for_change=true")[0].status == 404
+
+
+def test_half_a_value_is_not_kept(server: MetadataServer) -> None:
+    head = f"PUT {V1}instance/guest-attributes/a/b HTTP/1.1\r\nMetadata-Flavor: Google\r\nContent-Length: 9\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(head.encode() + b"half")
+        connection.shutdown(socket.SHUT_WR)
+        assert b" 400 " in connection.recv(4096)
+    assert server.state.guest_attributes() == {}
+
+
 def test_who_waits_is_let_go_when_the_server_stops() -> None:
     with serving(MACHINE) as server:
         connection = http.client.HTTPConnection(server.host, timeout=20)

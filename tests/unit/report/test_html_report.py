@@ -195,10 +195,15 @@ def test_any_check_is_a_well_formed_page(report: Report) -> None:
     page.encode()
 
 
+def test_our_units_stand_in_the_order_in_which_they_started() -> None:
+    page = boot(boots.passed()).text
+    assert page.index("0.32 s ours: tpu-image-system") < page.index("0.61 s ours: tpu-image-environment")
+
+
 def test_bars_stand_where_their_seconds_are() -> None:
     drawn = plot([Span("a", 0, 5), Span("b", 5, 10, ours=True), Span("c", 2.5, 2.5)], "Plot")
     bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)%" y="\d+" width="([\d.]+)%"', drawn)
-    assert bars == [("bar", "0.000", "50.000"), ("ours", "50.000", "50.000"), ("bar", "25.000", "0.000")]
+    assert bars == [("bar", "0.000", "50.000"), ("ours", "50.000", "50.000"), ("bar", "25.000", "0.250")]
     assert re.findall(r'class="axis"[^>]*>([^<]*)<', drawn) == ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s"]
 
 

@@ -153,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
         changes = faults.CHANGES.get(fault.kind, {}) if fault is not None else {}
         if _is_guest_attribute(request) and not self.metadata.state.guest_attributes_enabled():
             return page(403, "Guest attributes endpoint access is disabled.")
-        if request.says("wait_for_change"):
+        if request.says("wait_for_change") and self.metadata.state.find(request.names) is not None:
             last = request.query.get("last_etag", "")
             if not self.metadata.state.wait(request.names, last, request.seconds()):
                 self.close_connection = True
@@ -176,8 +176,11 @@ class Handler(BaseHTTPRequestHandler):
         if int(length) > VALUE_LIMIT:
             self.close_connection = True
             return page(413)
-        value = self.rfile.read(int(length)).decode("utf-8", "replace")
-        return self._change(request, value)
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            self.close_connection = True  # half a value is none
+            return page(400)
+        return self._change(request, body.decode("utf-8", "replace"))
 
     def _delete(self, request: _Request, _: Fault | None) -> Answer | None:
         if self.metadata.state.find(request.names) is None:

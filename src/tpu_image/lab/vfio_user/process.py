@@ -24,6 +24,14 @@ _SECONDS = 30.0
 _SOCKET_PATH_LIMIT = 107
 """Bytes of a Unix socket's path (``sun_path`` in unix(7), less the final NUL)."""
 
+_PROGRAM = """\
+import sys
+sys.path.append(sys.argv[1])
+from tpu_image.lab.vfio_user.__main__ import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""The server, in isolation: with ``-m`` Python would look for every module in the working directory first."""
+
 
 class EmulationError(LabError):
     """The emulated TPUs cannot be started, or are gone."""
@@ -112,12 +120,12 @@ def emulating(folder: Path, functions: Mapping[str, Identity]) -> Iterator[Emula
                 "set TMPDIR to a shorter one",
             )
     specifications = [f"{name}={':'.join(f'{part:04x}' for part in ids)}" for name, ids in functions.items()]
+    package = str(Path(tpu_image.__file__).resolve().parent.parent)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tpu_image.lab.vfio_user", str(folder), *specifications],
+        [sys.executable, "-I", "-c", _PROGRAM, package, str(folder), *specifications],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        env=_environment(),
     )
     emulation = Emulation(folder, process)
     try:
@@ -125,10 +133,3 @@ def emulating(folder: Path, functions: Mapping[str, Identity]) -> Iterator[Emula
         yield emulation
     finally:
         emulation.close()
-
-
-def _environment() -> dict[str, str]:
-    """Let the child find this package where it was found here, installed or not."""
-    package = str(Path(tpu_image.__file__).resolve().parent.parent)
-    others = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (package, others)))}
