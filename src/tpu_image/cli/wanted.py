@@ -118,7 +118,7 @@ def with_specified(agents: AgentRequest, given: Specification | None, progress: 
     """Fill in what the file says of agents where the command line does not; progress is told of pulls."""
     options = replace(
         agents.options or Options(),
-        progress=lambda done, total: progress.at("pulling an agent", done, total),
+        progress=progress.at,
     )
     if given is None:
         return replace(agents, options=options)

@@ -18,6 +18,7 @@ from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import open_tree
 from tpu_image.disks.raw import open_raw
 from tpu_image.disks.tree_writer import write_nodes
+from tpu_image.progress import BYTES, Progress
 from tpu_image.trees.memory import File
 
 STATUS = "/var/lib/dpkg/status"
@@ -100,7 +101,12 @@ def test_files_alone_need_no_copy_and_no_executor(disk: EditedDisk, tmp_path: Pa
 
 
 def test_what_cannot_be_executed_is_said_before_the_disk_is_copied(disk: EditedDisk, tmp_path: Path) -> None:
-    copied: list[int] = []
+    copied: list[str] = []
+
+    class Told(Progress):
+        def at(self, stage: str, done: int = 0, total: int = 0, unit: str = BYTES) -> None:
+            copied.append(stage)
+
     with (
         pytest.raises(CustomisationError, match="not here"),
         executed(
@@ -109,7 +115,7 @@ def test_what_cannot_be_executed_is_said_before_the_disk_is_copied(disk: EditedD
             Stub(able=False),
             Silent(),
             folder=tmp_path,
-            report=lambda *done: copied.append(done[0]),
+            progress=Told(),
         ),
     ):
         pytest.fail("it was executed")
