@@ -38,6 +38,10 @@ inside cat /usr/lib/shim/mmx64.efi.signed > "$ESP/EFI/BOOT/mmx64.efi" 2> /dev/nu
 inside cat /usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed > "$ESP/EFI/BOOT/grubx64.efi"
 cp "$ESP/EFI/BOOT/BOOTX64.EFI" "$ESP/EFI/$DISTRIBUTION/shimx64.efi"
 cp "$ESP/EFI/BOOT/mmx64.efi" "$ESP/EFI/BOOT/grubx64.efi" "$ESP/EFI/$DISTRIBUTION/"
+# What a machine's firmware makes a boot entry of, should somebody start fbx64.efi.
+inside cat /usr/lib/shim/fbx64.efi.signed > "$ESP/EFI/$DISTRIBUTION/fbx64.efi" 2> /dev/null ||
+    inside cat /usr/lib/shim/fbx64.efi > "$ESP/EFI/$DISTRIBUTION/fbx64.efi"
+inside cat /usr/lib/shim/BOOTX64.CSV > "$ESP/EFI/$DISTRIBUTION/BOOTX64.CSV"
 cat > "$ESP/EFI/$DISTRIBUTION/grub.cfg" << END
 search.fs_uuid $ROOT_UUID root hd0,$ROOT_PARTITION
 set prefix=(\$root)'/boot/grub'
@@ -57,7 +61,7 @@ case " \$* " in
 *fs_uuid*) echo $ROOT_UUID ;;
 *partuuid*) ;;
 *compatibility_hint*) echo hd0,$ROOT_PARTITION ;;
-*hints_string*) echo --hint-bios=hd0,$ROOT_PARTITION --hint-efi=hd0,$ROOT_PARTITION --hint-baremetal=ahci0,$ROOT_PARTITION ;;
+*hints_string*) echo "--hint-bios=hd0,$ROOT_PARTITION --hint-efi=hd0,$ROOT_PARTITION --hint-baremetal=ahci0,$ROOT_PARTITION " ;;
 *partmap*) echo gpt ;;
 *abstraction*) ;;
 *=drive*) echo "(hd0,$ROOT_PARTITION)" ;;
