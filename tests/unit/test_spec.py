@@ -78,7 +78,7 @@ REFUSED = {
     ),
     "yes is text": (
         "profile:\n  telemetry: yes\n",
-        ["f:2:14: profile.telemetry is 'yes'; give true or false"],
+        ["f:2:14: profile.telemetry is neither true, false nor a mapping; give true or false"],
     ),
     "item of a list": (
         "profile:\n  tpu:\n  - v6e\n  - v9\n",
@@ -110,7 +110,7 @@ REFUSED = {
         [
             f"f:1:1: unknown key 'x'; give one of {KEYS}",
             "f:2:18: profile.agent is 1; give install or elsewhere",
-            "f:2:32: profile.telemetry is 2; give true or false",
+            "f:2:32: profile.telemetry is neither true, false nor a mapping; give true or false",
         ],
     ),
     "key twice": (

@@ -108,6 +108,8 @@ class ContainerAgent(Requirement):
 
     def presences(self, tree: Tree) -> list[Presence]:
         """Every form in which the agent is in an image: what starts it, and what it is itself."""
+        from tpu_image.catalogue.agent_starters import Services
+
         services = Services(tree)
         return [*self._units(services), *self._presences(services)]
 

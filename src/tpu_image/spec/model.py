@@ -129,6 +129,8 @@ class TelemetrySection(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
+        if not isinstance(value, (bool, dict, cls)):
+            raise UnfitError("is neither true, false nor a mapping; give true or false")
         return {"enabled": value} if isinstance(value, bool) else value
 
     @classmethod

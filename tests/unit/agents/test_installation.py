@@ -93,7 +93,9 @@ def test_the_check_passes_on_what_is_written(agent: Agent, runtime: str, tmp_pat
     "entrypoint", [None, [], ["vbar_control_agent"], ["/start.sh"], ["/bin/vbar_control_agent"]]
 )
 def test_the_check_passes_whatever_starts_the_agent(entrypoint: list[str] | None, tmp_path: Path) -> None:
-    tar = layer(link("bin", "/usr/bin"), program(), entry("start.sh", b"#!/bin/sh\n", mode=0o755))
+    shell = entry("usr/bin/sh", b"\x7fELF", mode=0o755)
+    script = entry("start.sh", b"#!/bin/sh\n", mode=0o755)
+    tar = layer(link("bin", "/usr/bin"), program(), shell, script)
     archive = docker_archive(tmp_path / "image.tar", tar, Entrypoint=entrypoint)
     with Spool() as spool, installed(VBAR, str(archive), spool, MemoryTree(BASE)) as made:
         assert verdict_after(made, BASE).status is Status.PASS

@@ -28,7 +28,7 @@ PROFILE = Profile()
 LAYER = layer(
     directory("tmp", 0o1777),
     link("bin", "usr/bin"),
-    program(os.urandom(300_000)),
+    program(b"\x7fELF" + os.urandom(300_000)),
     entry("usr/bin/sudo", b"x", mode=0o4755, uid=7, gid=8),
     hard_link("usr/bin/again", "usr/bin/sudo"),
     *(entry(f"usr/share/many/{number:04}", b"y" * number) for number in range(800)),

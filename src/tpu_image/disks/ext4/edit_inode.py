@@ -90,10 +90,14 @@ class InodeRecord:
             return GOOD_OLD_SIZE
         return GOOD_OLD_SIZE + int.from_bytes(self.data[128:130], "little")
 
-    def mark_deleted(self, time: int) -> None:
-        """Note the time of deletion, which is how e2fsck tells a free inode from a lost one: so never zero."""
+    def mark_deleted(self, time: int, inodes: int) -> None:
+        """Note the time of deletion, by which e2fsck tells a free inode from a lost one.
+
+        A time below the number of ``inodes`` that the file system has would be a link of the list of orphans
+        (e2fsck/pass1.c), and zero an inode that nobody deleted, so times that early become that number.
+        """
         self.set_links(0)
-        struct.pack_into("<I", self.data, 20, time & 0xFFFF_FFFF or 1)
+        struct.pack_into("<I", self.data, 20, max(time & 0xFFFF_FFFF, min(inodes, 0xFFFF_FFFF)))
 
     @property
     def sectors(self) -> int:
