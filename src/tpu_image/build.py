@@ -1,4 +1,7 @@
-"""A base image in, a TPU image out: the recipe, without a mount, root or a second copy of the disk."""
+"""A base image in, a TPU image out: the recipe, without a mount, root or a second copy of the disk.
+
+Only what the user wants executed in the image needs all three.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from tpu_image.catalogue import readings
 from tpu_image.catalogue.image_state import wipe
 from tpu_image.catalogue.requirement import Profile, Verdict
+from tpu_image.customise.applying import apply_files
+from tpu_image.customise.customisation import Customisation
+from tpu_image.customise.execution import Executed, executed
+from tpu_image.customise.namespace import NamespaceExecutor
+from tpu_image.customise.session import Listener, Silent
 from tpu_image.disks import seal
 from tpu_image.disks.archive import ArchiveResult, Report, write_archive, write_raw
 from tpu_image.disks.edited import EditedDisk
@@ -51,6 +59,7 @@ class Request:
     force: bool = False
     time: int = 0
     threads: int = 0
+    customisation: Customisation = field(default_factory=Customisation)
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,8 @@ class Built:
     disk_size: int
     packages: tuple[tuple[str, str], ...]
     base_sha256: str
+    executed: Executed = field(default_factory=Executed)
+    placed: tuple[str, ...] = ()
 
 
 Describe = Callable[[Request, Built], str]
@@ -89,7 +100,12 @@ def manifest_path(output: Path) -> Path:
     return output.with_name(output.name + ".json")
 
 
-def build(request: Request, report: Report | None = None, describe: Describe | None = None) -> Built:
+def build(
+    request: Request,
+    report: Report | None = None,
+    describe: Describe | None = None,
+    listener: Listener | None = None,
+) -> Built:
     """Make a TPU image of a base.
 
     The output appears under its name whole and checked, or not at all; the base is only read. Killed at any
@@ -98,9 +114,11 @@ def build(request: Request, report: Report | None = None, describe: Describe | N
     Args:
         request: what to build.
         report: is told how far the writing is.
+        listener: is told what is executed in the image.
         describe: gives the text of :func:`manifest_path`, which gets its name just before the image does.
 
     Raises:
+        CustomisationError: the image cannot be made as the user wants it; named.
         DiskError: the base cannot be read, or has a form that is not edited, or the output is unfit; named.
         TreeError, FormatError: a file in the base cannot be read or does not parse.
         OSError: the output cannot be written.
@@ -109,10 +127,23 @@ def build(request: Request, report: Report | None = None, describe: Describe | N
     with open_image(request.base) as base:
         _refuse_base(request.output, base)
         before = _state(request.base)
-        with hashed(request.base) as base_sha256:
+        with contextlib.ExitStack() as stack:
+            base_sha256 = stack.enter_context(hashed(request.base))
             disk = EditedDisk(base, seal.whole_gib(base.size))
             seal.move_backup_gpt(disk)
+            disk, done = stack.enter_context(
+                executed(
+                    disk,
+                    request.customisation,
+                    NamespaceExecutor(),
+                    listener or Silent(),
+                    folder=request.output.resolve().parent,
+                )
+            )
             changes = _edit(disk, request)
+            placed = apply_files(
+                disk, request.customisation, time=request.time, keep_leftovers=request.keep_identity
+            )
             disk.discard(free_ranges(disk, open_tree(disk)))
             # As a check of the finished image would: opened anew, nothing remembered.
             tree = open_system(disk)
@@ -120,10 +151,12 @@ def build(request: Request, report: Report | None = None, describe: Describe | N
             packages = packages_of(tree)
             holds = readings.holds(verdicts)
             if not holds and not request.force:
-                return Built(changes, verdicts, holds, None, disk.size, packages, "")
+                return Built(changes, verdicts, holds, None, disk.size, packages, "", done, placed)
             with whole_file(request.output) as file:
                 archive = _write(disk, file, request, report)
-                built = Built(changes, verdicts, holds, archive, disk.size, packages, base_sha256())
+                built = Built(
+                    changes, verdicts, holds, archive, disk.size, packages, base_sha256(), done, placed
+                )
                 make_durable(file)
                 if _state(request.base) != before:
                     raise DiskError(
