@@ -91,9 +91,13 @@ class InodeRecord:
         return GOOD_OLD_SIZE + int.from_bytes(self.data[128:130], "little")
 
     def mark_deleted(self, time: int) -> None:
-        """Note the time of deletion, which is how e2fsck tells a free inode from a lost one: so never zero."""
+        """Note the time of deletion, which is how e2fsck tells a free inode from a lost one.
+
+        A value below the count of inodes is not taken for a time there, but for the next of the orphaned inodes.
+        """
         self.set_links(0)
-        struct.pack_into("<I", self.data, 20, time & 0xFFFF_FFFF or 1)
+        inodes = self._superblock.groups * self._superblock.inodes_per_group
+        struct.pack_into("<I", self.data, 20, max(time & 0xFFFF_FFFF, inodes))
 
     @property
     def sectors(self) -> int:
