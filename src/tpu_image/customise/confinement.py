@@ -222,7 +222,7 @@ class Confinement:
             null = os.open("/dev/null", os.O_RDONLY)
             for target, source in enumerate((null, self.request["output"], self.request["output"])):
                 os.dup2(source, target)
-            os.closerange(3, 256)
+            os.closerange(3, 65536)
             for number in (
                 signal.SIGPIPE,
                 signal.SIGXFSZ,
