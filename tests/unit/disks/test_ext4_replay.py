@@ -191,6 +191,15 @@ def test_a_journal_that_is_not_understood_is_refused_by_name(
     assert isinstance(caught.value, DamagedError | UnsupportedError)
 
 
+def test_a_journal_of_more_than_can_be_held_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, _ = with_journal(tmp_path)
+    monkeypatch.setattr("tpu_image.disks.ext4.journal.WRITES_LIMIT", 15 * 1024)
+    with pytest.raises(UnsupportedError, match="holds more than"):
+        replayed(image)
+
+
 def replay_all(data: bytearray) -> None:
     disk = EditedDisk(BytesSource(data))
     replay(EditedSection(disk, 0, disk.size, "part"))

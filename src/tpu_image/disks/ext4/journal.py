@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import struct
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from tpu_image.disks.crc32c import crc32c
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.ext4.filesystem import Ext4FileSystem
+from tpu_image.disks.ext4.mapping import Run
 from tpu_image.disks.ext4.superblock import OFFSET, SIZE, UNCLEAN_REMEDY
 
 MAGIC = 0xC03B3998
@@ -29,6 +31,12 @@ TAG_ESCAPED, TAG_SAME_UUID, TAG_LAST = 1, 2, 8
 SUPERBLOCK_SIZE = 1024
 JOURNAL_INODE, JOURNAL_DEVICE = slice(224, 228), slice(228, 232)
 """Where an ext4's superblock says which inode, or which other device, holds the journal."""
+
+LENGTH_LIMIT = 10_240_000
+"""Blocks of a journal at most (``JBD2_MAX_JOURNAL_BLOCKS``, e2fsprogs)."""
+
+WRITES_LIMIT = 128 * 1024 * 1024
+"""Bytes that are replayed at most: what can be held over a disk, and some ten seconds of checksums."""
 
 _REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
 
@@ -83,13 +91,15 @@ class Journal:
         if any(data[JOURNAL_DEVICE]):
             raise self._unsupported("is on another device")
         self.inode = filesystem.inode(int.from_bytes(data[JOURNAL_INODE], "little"))
-        self._blocks: list[int] = []
+        self._runs: list[Run] = []
+        self._length = 0
         for run in filesystem.runs(self.inode):
-            if run.logical != len(self._blocks):
+            if run.logical != self._length:
                 raise self._damaged("has a hole")
-            self._blocks.extend(range(run.physical, run.physical + run.blocks))
-        if not self._blocks:
-            raise self._damaged("has no blocks")
+            self._runs.append(run)
+            self._length += run.blocks
+        if not 0 < self._length <= LENGTH_LIMIT:
+            raise self._damaged(f"has {self._length} blocks")
         self.header = self._read_header()
 
     def _damaged(self, what: str) -> DamagedError:
@@ -102,7 +112,8 @@ class Journal:
 
     def place(self, block: int) -> int:
         """Byte offset of one of the journal's blocks in the file system."""
-        return self._blocks[block] * self._size
+        run = self._runs[bisect_right(self._runs, block, key=lambda run: run.logical) - 1]
+        return (run.physical + block - run.logical) * self._size
 
     def _read(self, block: int) -> bytes:
         return self._filesystem.source.read_at(self.place(block), self._size)
@@ -125,7 +136,7 @@ class Journal:
             data[252:256], "big"
         ):
             raise self._damaged("the checksum of its superblock is wrong")
-        if not 0 < first < length <= len(self._blocks) or not (start == 0 or first <= start < length):
+        if not 0 < first < length <= self._length or not (start == 0 or first <= start < length):
             raise self._damaged("its superblock names places outside of it")
         if error:
             raise self._damaged("the kernel noted an error in it")
@@ -147,12 +158,13 @@ class Journal:
 
         Raises:
             DamagedError: a committed transaction does not hold what it held.
+            UnsupportedError: they hold more than :data:`WRITES_LIMIT`.
         """
         position, sequence, left = self.header.start, self.header.sequence, self.header.length
         tags: list[Tag] = []
         revoked: set[int] = set()
         torn = False
-        checksum = 0
+        checksum = writes = 0
         while position and left > 0:
             data = self._read(position)
             magic, kind, found = struct.unpack_from(">3I", data)
@@ -164,6 +176,9 @@ class Journal:
                 described = self._tags(data, position)
                 tags += described
                 steps += len(described)
+                writes += len(described)
+                if writes * self._size > WRITES_LIMIT:
+                    raise self._unsupported(f"holds more than {WRITES_LIMIT >> 20} MiB")
                 if self.header.compatible & COMPATIBLE_CHECKSUM:
                     contents = (self._read(tag.place) for tag in described)
                     for content in (data, *contents):
