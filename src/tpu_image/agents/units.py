@@ -171,13 +171,15 @@ def _foot(agent: Agent) -> list[str]:
     exits = exits_path(agent.program)
     folder = exits.rpartition("/")[0]
     note = f'mkdir -p {folder} && echo "$SERVICE_RESULT ${{EXIT_CODE:--}} ${{EXIT_STATUS:--}}" >> {exits}'
+    # systemd waits for this command even where the agent has ended, so it looks whether it has.
     wait = (
-        f"for _ in $(seq {LISTEN_SECONDS * 5}); do grep -q ' [0-9A-F]*:{agent.port:04X} [0-9A-F]*:0000 0A '"
-        " /proc/net/tcp /proc/net/tcp6 && exit; sleep 0.2; done"
+        f"for _ in $(seq {LISTEN_SECONDS * 5}); do"
+        f" grep -q ' [0-9A-F]*:{agent.port:04X} [0-9A-F]*:0000 0A ' /proc/net/tcp /proc/net/tcp6"
+        ' || ! kill -0 "$MAINPID" && exit; sleep 0.2; done'
     )
     return [
         *([f"ExecStartPost=-/bin/sh -c {quoting.word(wait)}"] if agent.port else []),
-        f"ExecStopPost=-/bin/sh -c {quoting.word(note)}",
+        f"ExecStopPost=-+/bin/sh -c {quoting.word(note)}",
         "",
         "[Install]",
         "WantedBy=multi-user.target",

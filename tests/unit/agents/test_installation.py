@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import socket
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -339,3 +341,20 @@ def test_systemd_analyze_has_nothing_to_say(agent: Agent, runtime: str, tmp_path
         check=False,
     )
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+def test_others_wait_for_the_port_and_not_for_an_agent_that_has_ended(tmp_path: Path) -> None:
+    with installation(tmp_path, BASE) as made:
+        (command,) = settings_of(made, "ExecStartPost")
+    words = [word.replace("$$", "$") for word in parse_commands(command)[0].words]
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    with contextlib.closing(socket.socket()) as listener:
+        waiting = {"MAINPID": str(os.getpid()), "PATH": "/usr/bin:/bin"}
+        subprocess.run(words, check=False, env={**waiting, "MAINPID": str(ended.pid)}, timeout=20)
+        with pytest.raises(subprocess.TimeoutExpired):
+            subprocess.run(words, check=False, env=waiting, timeout=1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", VBAR.port))
+        listener.listen()
+        subprocess.run(words, check=True, env=waiting, timeout=20)
