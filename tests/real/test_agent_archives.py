@@ -15,9 +15,10 @@ from agent_images import PROGRAM, directory, entry, layer, link, oci_layout, pro
 from registries import need
 from tpu_image.agents.directory_writer import write_below
 from tpu_image.agents.image import ContainerImage
-from tpu_image.agents.installation import Runtime, installed
+from tpu_image.agents.installation import installed
 from tpu_image.agents.sources import opened
 from tpu_image.agents.spool import Spool
+from tpu_image.agents.units import Docker
 from tpu_image.catalogue.agent_record import AGENTS
 from tpu_image.catalogue.vbar_agent import VBAR
 from tpu_image.trees.memory import MemoryTree
@@ -127,7 +128,8 @@ def test_what_buildah_makes_is_unpacked_as_buildah_mounts_it(form: str, tmp_path
 def test_the_archive_that_is_kept_for_docker_is_one_to_skopeo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpu_image.agents.installation.choose_runtime", lambda *_: Runtime.DOCKER)
+    docker = Docker("/usr/bin/docker", "docker.service")
+    monkeypatch.setattr("tpu_image.agents.installation.find_docker", lambda _: docker)
     source = oci_layout(tmp_path / "layout", *LAYERS)
     with Spool() as spool, installed(VBAR, str(source), spool, MemoryTree()) as made:
         made.unpack(str(tmp_path))

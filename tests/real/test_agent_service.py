@@ -93,5 +93,5 @@ def test_the_service_runs_the_agent_as_the_document_would(debian_root: Path, tmp
     exits = [line.partition("=")[2] for line in lines if line.startswith("exit=")]
     assert exits[0] == "signal killed KILL"
     assert exits[1].startswith("success ")
-    assert exits[2:] == ["exit-code exited 3"] * 3
+    assert exits[2:] == ["exit-code exited 3"] * 3, "\n".join(lines)
     assert told["result"] in ("exit-code", "start-limit-hit")

@@ -14,6 +14,7 @@ import json
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tpu_image.agents import docker_archive, running, sources, units
 from tpu_image.agents.directory_writer import remove_below, write_below
@@ -26,7 +27,7 @@ from tpu_image.agents.references import parse_reference
 from tpu_image.agents.registry import Options
 from tpu_image.agents.sources import UnpackedDirectory
 from tpu_image.agents.spool import Spool
-from tpu_image.agents.units import Mount
+from tpu_image.agents.units import Docker, Mount
 from tpu_image.catalogue.agent_judgement import DOCKER_SERVICES
 from tpu_image.catalogue.agent_record import AGENTS, SCHEMA, record_path
 from tpu_image.catalogue.agents import Agent
@@ -52,23 +53,31 @@ class Runtime(enum.Enum):
     DOCKER = "docker"
 
 
-def choose_runtime(tree: Tree, wanted: str = "") -> Runtime:
+def find_docker(tree: Tree) -> Docker | None:
+    """Find the Docker that a tree starts at boot, be it by its socket; None where there is none."""
+    units_there, program = units_of(tree), find_program(tree, "docker")
+    for service in DOCKER_SERVICES if program else ():
+        unit = units_there.unit(service)
+        starters = (service, "docker.socket") if service == "docker.service" else (service,)
+        if unit is not None and unit.loadable and any(units_there.starts_at_boot(name) for name in starters):
+            return Docker(program, service)
+    return None
+
+
+def choose_runtime(docker: Docker | None, wanted: str = "") -> Runtime:
     """Choose what runs agents: what is wanted, or Docker where the base starts it at boot, or systemd.
 
     Raises:
         AgentError: Docker is wanted and the base does not start it; another word is no runtime.
     """
-    has_docker = not why_not_found(tree, "docker") and any(
-        units_of(tree).starts_at_boot(name) for name in (*DOCKER_SERVICES, "docker.socket")
-    )
     if not wanted:
-        return Runtime.DOCKER if has_docker else Runtime.SYSTEMD
+        return Runtime.SYSTEMD if docker is None else Runtime.DOCKER
     try:
         runtime = Runtime(wanted)
     except ValueError:
         names = " or ".join(r.value for r in Runtime)
         raise AgentError("is no runtime of agents", wanted, f"give {names}") from None
-    if runtime is Runtime.DOCKER and not has_docker:
+    if runtime is Runtime.DOCKER and docker is None:
         raise AgentError(
             "the base has no Docker that starts at boot",
             "agent runtime docker",
@@ -94,7 +103,7 @@ class AgentInstallation:
     Attributes:
         agent: which one.
         runtime: what runs it.
-        reference: name of its image, or the directory it is from.
+        reference: name of its image, or of the file or directory that it is from.
         digest: of its image; empty for a directory.
         unit: text of its service.
         configuration: its own one; None where it has none.
@@ -192,14 +201,15 @@ def installed(
         AgentError: the agent cannot be got, or not be run in this image.
         ImageError: what was got cannot be used.
     """
-    chosen = choose_runtime(tree, runtime)
+    docker = find_docker(tree)
+    chosen = choose_runtime(docker, runtime)
     with sources.opened(source or agent.image, spool, options, default=agent.image) as image:
         mounts = []
         if configuration is not None:
             mounts.append(Mount(configuration_path(agent), agent.configuration))
         version = systemd_version(tree)
-        if chosen is Runtime.DOCKER:
-            yield _for_docker(agent, image, spool, mounts, configuration, version)
+        if docker is not None and chosen is Runtime.DOCKER:
+            yield _for_docker(agent, docker, image, spool, mounts, configuration, version)
         else:
             progress = options.progress if options is not None else None
             yield _for_systemd(agent, image, image.unpack(spool, progress), mounts, configuration, version)
@@ -216,7 +226,7 @@ def _for_systemd(
     settings = image.configuration if isinstance(image, ContainerImage) else Configuration()
     program = running.program(agent, settings, filesystem, image.where)
     _provide(filesystem, program.working_directory, mounts)
-    reference = (image.reference if isinstance(image, ContainerImage) else "") or image.where
+    reference = (image.reference if isinstance(image, ContainerImage) else "") or Path(image.where).name
     digest = image.digest if isinstance(image, ContainerImage) else ""
     described = f"{_printable(reference)} {digest}".rstrip()
     unit = units.systemd_unit(agent, program, f"{AGENTS}/{agent.program}", described, mounts, version)
@@ -244,6 +254,7 @@ def _provide(filesystem: RootFileSystem, working_directory: str, mounts: list[Mo
 
 def _for_docker(
     agent: Agent,
+    docker: Docker,
     image: ContainerImage | UnpackedDirectory,
     spool: Spool,
     mounts: list[Mount],
@@ -264,7 +275,7 @@ def _for_docker(
     name = f"{agent.program}.tar"
     described = f"{_printable(reference)} {image.digest}"
     unit = units.docker_unit(
-        agent, words, reference, kept_as, posixpath.join(AGENTS, name), described, mounts, version
+        agent, docker, words, reference, kept_as, posixpath.join(AGENTS, name), described, mounts, version
     )
     payload = Directory(FOLDER_MODE, children={name: File(0o600, 0, 0, 0, offset, size)})
     return AgentInstallation(

@@ -165,13 +165,11 @@ def _wait(
             last, moved = current, now
         if limit and current > limit:
             raise SkopeoError(f"is larger than {limit >> 20} MiB", where, "give another image")
-        if now - began > seconds or (stall and now - moved > stall):
-            raise SkopeoError(
-                f"the registry sent nothing for {now - moved:.0f} seconds",
-                where,
-                f"try again, or {INSTEAD}",
-                again=True,
-            )
+        if (stall and now - moved > stall) or now - began > seconds:
+            silent = f"the registry sent nothing for {now - moved:.0f} seconds"
+            slow = f"it takes longer than {seconds:.0f} seconds"
+            what = silent if now - moved > 1 else slow
+            raise SkopeoError(what, where, f"try again, or {INSTEAD}", again=True)
 
 
 def _text(messages: BinaryIO) -> str:

@@ -18,6 +18,17 @@ CHUNK = 1024 * 1024
 """Bytes that are held in memory at a time."""
 
 
+LARGE_FILES = Path("/var/tmp")  # noqa: S108 - used for files without a name alone
+"""Where temporary files go that may be large (file-hierarchy(7)): ``/tmp`` is often memory."""
+
+
+def default_folder() -> Path:
+    """Give the folder of large temporary files: that of ``TMPDIR`` where it is set."""
+    if not os.environ.get("TMPDIR") and os.access(LARGE_FILES, os.W_OK | os.X_OK):
+        return LARGE_FILES
+    return Path(tempfile.gettempdir())
+
+
 class Spool:
     """Bytes that are appended in stretches and read from any place; :meth:`close` lets go of them."""
 
@@ -25,10 +36,10 @@ class Spool:
         """Make an empty one.
 
         Args:
-            folder: on the file system that is to hold it; the system's temporary one where None.
+            folder: on the file system that is to hold it; :func:`default_folder` where None.
         """
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed by close()
-        self._folder = folder
+        self._folder = folder or default_folder()
+        self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - closed by close()
         self.size = 0
 
     def __enter__(self) -> Spool:
@@ -66,7 +77,7 @@ class Spool:
         except OSError as error:
             raise AgentError(
                 f"cannot hold the files of an image: {error.strerror}",
-                str(self._folder or tempfile.gettempdir()),
+                str(self._folder),
                 "make room there, or set TMPDIR",
             ) from error
 

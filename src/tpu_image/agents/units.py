@@ -44,6 +44,13 @@ class Program(NamedTuple):
     """``UID`` or ``UID:GID`` in numbers; empty for root."""
 
 
+class Docker(NamedTuple):
+    """A base's Docker: path of its client, name of its daemon's unit."""
+
+    program: str
+    service: str
+
+
 def systemd_unit(
     agent: Agent, program: Program, root: str, described: str, mounts: Sequence[Mount] = (), systemd: int = 0
 ) -> str:
@@ -84,6 +91,7 @@ def systemd_unit(
 
 def docker_unit(
     agent: Agent,
+    docker: Docker,
     arguments: Sequence[str],
     reference: str,
     kept_as: str,
@@ -96,6 +104,7 @@ def docker_unit(
 
     Args:
         agent: which one.
+        docker: what runs it.
         arguments: of the agent, behind the image.
         reference: name of the image as the document has it.
         kept_as: a second name, which says by the image's ID that it is loaded.
@@ -105,18 +114,20 @@ def docker_unit(
         systemd: version of the one that reads it; 0 where it is not known.
     """
     name = agent.unit.removesuffix(".service")
-    load = f"docker image inspect {kept_as} >/dev/null 2>&1 || exec docker load --quiet --input {archive}"
+    program = docker.program
+    # Through the shell's input: Docker as a snap does not see the archive.
+    load = f"{program} image inspect {kept_as} >/dev/null 2>&1 || exec {program} load --quiet <{archive}"
     volumes = [f"--volume={m.source}:{m.target}:ro" for m in mounts]
-    run = ["/usr/bin/docker", "run", "--rm", "--pull=never", f"--name={name}", "--privileged", "--net=host"]
+    run = [program, "run", "--rm", "--pull=never", f"--name={name}", "--privileged", "--net=host"]
     command = " ".join(quoting.word(w) for w in (*run, *volumes, reference, *arguments))
     lines = [
-        *_head(agent, described, "docker.service"),
+        *_head(agent, described, docker.service),
         "",
         *_service(agent, systemd),
         f"ExecStartPre=/bin/sh -c {quoting.word(load)}",
-        f"ExecStartPre=-/usr/bin/docker rm --force {name}",
+        f"ExecStartPre=-{program} rm --force {name}",
         f"ExecStart={command}",
-        f"ExecStop=-/usr/bin/docker stop -t 10 {name}",
+        f"ExecStop=-{program} stop -t 10 {name}",
         *_foot(agent),
     ]
     return "\n".join(lines) + "\n"
@@ -160,13 +171,15 @@ def _foot(agent: Agent) -> list[str]:
     exits = exits_path(agent.program)
     folder = exits.rpartition("/")[0]
     note = f'mkdir -p {folder} && echo "$SERVICE_RESULT ${{EXIT_CODE:--}} ${{EXIT_STATUS:--}}" >> {exits}'
+    # systemd waits for this command even where the agent has ended, so it looks whether it has.
     wait = (
-        f"for _ in $(seq {LISTEN_SECONDS * 5}); do grep -q ' [0-9A-F]*:{agent.port:04X} [0-9A-F]*:0000 0A '"
-        " /proc/net/tcp /proc/net/tcp6 && exit; sleep 0.2; done"
+        f"for _ in $(seq {LISTEN_SECONDS * 5}); do"
+        f" grep -q ' [0-9A-F]*:{agent.port:04X} [0-9A-F]*:0000 0A ' /proc/net/tcp /proc/net/tcp6"
+        ' || ! kill -0 "$MAINPID" && exit; sleep 0.2; done'
     )
     return [
         *([f"ExecStartPost=-/bin/sh -c {quoting.word(wait)}"] if agent.port else []),
-        f"ExecStopPost=-/bin/sh -c {quoting.word(note)}",
+        f"ExecStopPost=-+/bin/sh -c {quoting.word(note)}",
         "",
         "[Install]",
         "WantedBy=multi-user.target",

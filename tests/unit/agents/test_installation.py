@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import socket
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -125,6 +127,21 @@ def test_docker_is_refused_where_the_base_does_not_start_it(tmp_path: Path) -> N
         docker = installation(tmp_path, base, runtime="docker")
         with pytest.raises(AgentError, match=r"no Docker that starts at boot; install docker\.io"), docker:
             pass
+
+
+def test_docker_as_a_snap_is_found_where_it_is(tmp_path: Path) -> None:
+    service = "snap.docker.dockerd.service"
+    base = {
+        **BASE,
+        "/snap/bin/docker": File(b"\x7fELF", 0o755),
+        f"/etc/systemd/system/{service}": File(b"[Service]\nExecStart=/usr/bin/snap run docker.dockerd\n"),
+        f"{WANTS}/{service}": Symlink(f"/etc/systemd/system/{service}"),
+    }
+    with installation(tmp_path, base) as made:
+        assert made.runtime.value == "docker"
+        assert "/usr/bin/docker" not in made.unit
+        assert any(service in value for value in settings_of(made, "After"))
+        assert verdict_after(made, base).status is Status.PASS
 
 
 def test_an_unpacked_directory_is_not_for_docker(tmp_path: Path) -> None:
@@ -268,19 +285,24 @@ def test_docker_loads_the_image_once_and_replaces_a_container_that_was_left(tmp_
     fake.parent.mkdir()
     fake.write_text(
         f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n'
-        f'case "$*" in load*) touch {tmp_path}/loaded;; "image inspect"*) test -e {tmp_path}/loaded;; esac\n'
+        f'case "$*" in load*) cat >{tmp_path}/loaded;; "image inspect"*) test -e {tmp_path}/loaded;; esac\n'
     )
     fake.chmod(0o755)
     with installation(tmp_path, DOCKER, runtime="docker") as made:
+        made.unpack(str(tmp_path))
         steps = [*settings_of(made, "ExecStartPre"), *settings_of(made, "ExecStart")] * 2
     for step in steps:
         (command,) = parse_commands(step)
         words = [word.replace("$$", "$").replace("/usr/bin/docker", "docker") for word in command.words]
+        words[-1] = words[-1].replace(f"<{AGENTS}", f"<{tmp_path}{AGENTS}")
         subprocess.run(words, check=True, env={"PATH": f"{fake.parent}:/usr/bin:/bin"})
     asked = (tmp_path / "asked").read_text().splitlines()
     loads = [line for line in asked if line.startswith("load")]
-    assert loads == [f"load --quiet --input {AGENTS}/vbar_control_agent.tar"]
+    assert loads == ["load --quiet"]
     assert [line for line in asked if line.startswith("rm")] == ["rm --force tpu-image-vbar-agent"] * 2
+    assert (tmp_path / "loaded").read_bytes() == (
+        tmp_path / f"{AGENTS[1:]}/vbar_control_agent.tar"
+    ).read_bytes()
     runs = [line for line in asked if line.startswith("run")]
     assert len(runs) == 2
     assert "--rm --pull=never --name=tpu-image-vbar-agent --privileged --net=host" in runs[0]
@@ -321,3 +343,20 @@ def test_systemd_analyze_has_nothing_to_say(agent: Agent, runtime: str, tmp_path
         check=False,
     )
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+def test_others_wait_for_the_port_and_not_for_an_agent_that_has_ended(tmp_path: Path) -> None:
+    with installation(tmp_path, BASE) as made:
+        (command,) = settings_of(made, "ExecStartPost")
+    words = [word.replace("$$", "$") for word in parse_commands(command)[0].words]
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    with contextlib.closing(socket.socket()) as listener:
+        waiting = {"MAINPID": str(os.getpid()), "PATH": "/usr/bin:/bin"}
+        subprocess.run(words, check=False, env={**waiting, "MAINPID": str(ended.pid)}, timeout=20)
+        with pytest.raises(subprocess.TimeoutExpired):
+            subprocess.run(words, check=False, env=waiting, timeout=1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", VBAR.port))
+        listener.listen()
+        subprocess.run(words, check=True, env=waiting, timeout=20)

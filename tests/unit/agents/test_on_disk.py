@@ -10,8 +10,9 @@ import pytest
 import build_bases as bases
 from agent_images import directory, docker_archive, entry, hard_link, layer, link, program
 from disk_tools import run
-from tpu_image.agents.installation import Runtime, installed
+from tpu_image.agents.installation import installed
 from tpu_image.agents.spool import Spool
+from tpu_image.agents.units import Docker
 from tpu_image.catalogue import readings
 from tpu_image.catalogue.agent_record import AGENTS
 from tpu_image.catalogue.requirement import Profile, Status
@@ -39,7 +40,8 @@ LAYER = layer(
 def test_an_agent_gets_into_a_disk_image(
     runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpu_image.agents.installation.choose_runtime", lambda *_: Runtime(runtime))
+    docker = Docker("/usr/bin/docker", "docker.service") if runtime == "docker" else None
+    monkeypatch.setattr("tpu_image.agents.installation.find_docker", lambda _: docker)
     archive = docker_archive(tmp_path / "image.tar", LAYER)
     with open_image(bases.gpt_disk(tmp_path)) as base, Spool() as spool:
         disk = EditedDisk(base)

@@ -90,14 +90,15 @@ class InodeRecord:
             return GOOD_OLD_SIZE
         return GOOD_OLD_SIZE + int.from_bytes(self.data[128:130], "little")
 
-    def mark_deleted(self, time: int, inodes: int) -> None:
+    def mark_deleted(self, time: int) -> None:
         """Note the time of deletion, by which e2fsck tells a free inode from a lost one.
 
-        A time below the number of ``inodes`` that the file system has would be a link of the list of orphans
-        (e2fsck/pass1.c), and zero an inode that nobody deleted, so times that early become that number.
+        A time below the count of inodes would be a link of the list of orphans (e2fsck/pass1.c), and zero an inode
+        that nobody deleted.
         """
         self.set_links(0)
-        struct.pack_into("<I", self.data, 20, max(time & 0xFFFF_FFFF, min(inodes, 0xFFFF_FFFF)))
+        inodes = self._superblock.groups * self._superblock.inodes_per_group
+        struct.pack_into("<I", self.data, 20, max(time & 0xFFFF_FFFF, inodes))
 
     @property
     def sectors(self) -> int:

@@ -297,7 +297,7 @@ class Ext4Editor:
                 "remove them first",
             )
         self._free_content(record)
-        record.mark_deleted(self._time, self._superblock.inodes)
+        record.mark_deleted(self._time)
         self._groups.give_back_inode(number)
 
     # Inodes

@@ -158,7 +158,7 @@ class OrphanEditor(Ext4Editor):
         for run in [*walk.runs, *(Run(0, block, 1) for block in walk.index)]:
             self._give_back(run)
         self._release_attributes(record)
-        record.mark_deleted(self._time, self._superblock.inodes)
+        record.mark_deleted(self._time)
         self._groups.give_back_inode(record.number, directory=directory)
 
     def _cut_short(self, record: InodeRecord) -> None:
