@@ -25,7 +25,7 @@ from tpu_image.lab.metadata.server import MetadataServer
 from tpu_image.lab.result import Artefact, BootResult, Emulator, MetadataRequest, Outcome
 from tpu_image.lab.run_folder import run_folder
 from tpu_image.lab.session import Ended, Observer, Progress, Session
-from tpu_image.lab.throwaway import Disk, hashing, nameless_file, sha256_of, throwaway_disk
+from tpu_image.lab.throwaway import Disk, nameless_file, sha256_of, throwaway_disk
 from tpu_image.lab.vfio_user.process import Emulation, emulating
 
 FIRMWARE = ("bios", "uefi")
@@ -90,18 +90,27 @@ def boot(request: Request, observer: Observer = lambda _: None, told: Told = lam
         OSError: there is no room for what is made on the way.
     """
     found = qemu.find()
-    with hashing(request.image) as digest:
-        told("looking for a way to run the guest")
-        chosen = accelerator.choose(found)
-        attempt = _attempt(request, found, chosen, observer, told)
-        if chosen.name == "kvm" and attempt.ended.outcome is Outcome.DIED and not attempt.session.is_alive:
-            told(f"with KVM: {attempt.ended.reason}; starting anew in software emulation")
-            fallback = Accelerator("tcg", "a test guest ran with KVM, and this image's did not")
-            attempt = _attempt(request, found, fallback, observer, told)
-        before = digest()
+    before = _sha256(request.image, observer)
+    told("looking for a way to run the guest")
+    chosen = accelerator.choose(found)
+    attempt = _attempt(request, found, chosen, observer, told)
+    if chosen.name == "kvm" and attempt.ended.outcome is Outcome.DIED and not attempt.session.is_alive:
+        told(f"with KVM: {attempt.ended.reason}; starting anew in software emulation")
+        fallback = Accelerator("tcg", "a test guest ran with KVM, and this image's did not")
+        attempt = _attempt(request, found, fallback, observer, told)
+    after = _sha256(request.image, observer)
     name = request.name or str(request.image)
-    artefact = Artefact(name, request.image.stat().st_size, before, sha256_of(request.image))
-    return _result(request, artefact, attempt)
+    return _result(request, Artefact(name, request.image.stat().st_size, before, after), attempt)
+
+
+def _sha256(image: Path, observer: Observer) -> str:
+    began = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        line = f"{done >> 20} of {total >> 20} MiB"
+        observer(Progress(time.monotonic() - began, "taking the image's SHA-256", line))
+
+    return sha256_of(image, report)
 
 
 class Attempt(NamedTuple):

@@ -11,10 +11,8 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -32,6 +30,9 @@ from tpu_image.trees.overlay import Overlay
 
 AS_IT_IS = ("raw", "qcow2")
 """Containers that QEMU reads itself; others are decoded first."""
+
+HASHED = 16 * 1024 * 1024
+"""Bytes of a file that are hashed at a time."""
 
 
 class Disk(NamedTuple):
@@ -106,22 +107,13 @@ def _base(
     return stack.enter_context(Path(f"/proc/self/fd/{decoded.fileno()}").open("rb")), "raw"
 
 
-@contextlib.contextmanager
-def hashing(path: Path) -> Iterator[Callable[[], str]]:
-    """Take the SHA-256 of a file beside other work; the function given waits for it, in hexadecimal."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
-        digest = pool.submit(sha256_of, path, stop)
-        try:
-            yield digest.result
-        finally:
-            stop.set()
-
-
-def sha256_of(path: Path, stop: threading.Event | None = None) -> str:
-    """Give the SHA-256 of a file in hexadecimal; cut short where ``stop`` is set meanwhile."""
-    digest = hashlib.sha256()
+def sha256_of(path: Path, report: Callable[[int, int], object]) -> str:
+    """Give the SHA-256 of a file in hexadecimal; ``report`` is told how many bytes are done, of how many."""
+    digest, done = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
-        while not (stop and stop.is_set()) and (chunk := file.read(1 << 20)):
+        total = os.fstat(file.fileno()).st_size
+        while chunk := file.read(HASHED):
             digest.update(chunk)
+            done += len(chunk)
+            report(done, total)
     return digest.hexdigest()
