@@ -55,7 +55,7 @@ def flattened(disk: Disk, output: Path) -> ImageTree:
             **({"backing": None} if disk.form == "qcow2" else {}),
         },
     }
-    command = ["qemu-img", "convert", "-U", "-O", "raw", f"json:{json.dumps(source)}", output]
+    command = ["qemu-img", "convert", "-U", "-O", "raw", f"json:{json.dumps(source)}", str(output)]
     subprocess.run(command, check=True, pass_fds=[disk.base.fileno(), disk.overlay.fileno()])
     return open_tree(open_image(output))
 
