@@ -11,6 +11,11 @@ def having(result: BootResult, *wanted: Status) -> set[str]:
     return {verdict.requirement for verdict in result.verdicts if verdict.status in wanted}
 
 
+def wrong(result: BootResult) -> dict[str, str]:
+    """What keeps the image from being good: requirements, and what is said of them."""
+    return {v.requirement: v.message for v in result.verdicts if v.status in (Status.FAIL, Status.UNKNOWN)}
+
+
 def verdict(result: BootResult, requirement: str) -> Verdict:
     """The verdict on a requirement."""
     return next(found for found in result.verdicts if found.requirement == requirement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,9 +18,9 @@ INTERVAL = 0.2
 PIECE = 1 << 20
 
 
-def sha256_of(path: Path) -> str:
+def sha256_of(path: Path, progress: Progress = SILENT) -> str:
     """Give the SHA-256 of a file, in hexadecimal."""
-    return _Hashing(path).run()
+    return _Hashing(path).run(progress)
 
 
 @contextlib.contextmanager
@@ -51,10 +52,12 @@ class _Hashing:
         self.stop = threading.Event()
         self.done = 0
 
-    def run(self) -> str:
+    def run(self, progress: Progress = SILENT) -> str:
         digest = hashlib.sha256()
         with self.path.open("rb", buffering=0) as file:
+            total = os.fstat(file.fileno()).st_size
             while not self.stop.is_set() and (chunk := file.read(PIECE)):
                 digest.update(chunk)
                 self.done += len(chunk)
+                progress.at("hashing", self.done, total)
         return digest.hexdigest()

@@ -7,6 +7,7 @@ from typing import Any
 
 from tpu_image import __version__
 from tpu_image.build import FORMATS, Built, Request, manifest_path
+from tpu_image.customise.record import customisation_document, customisation_schema
 from tpu_image.report.json import dump, profile_document, verdict_document
 from tpu_image.report.printable import printable
 from tpu_image.report.schema import COUNT, TEXT, closed_object, profile_schema, verdict_schema
@@ -41,7 +42,7 @@ def manifest(request: Request, built: Built) -> str:
             "disk_size": built.disk_size,
         },
         "ok": built.holds,
-        "customisation": _customisation(built),
+        "customisation": customisation_document(built.executed, built.placed),
         "agents": [
             {
                 "name": agent.name,
@@ -61,22 +62,6 @@ def manifest(request: Request, built: Built) -> str:
     return dump(content)
 
 
-def _customisation(built: Built) -> dict[str, Any]:
-    """Say what of the user's own was done; scripts by their SHA-256, since their text may hold secrets."""
-    done = built.executed
-    return {
-        "method": done.method,
-        "packages": [
-            {"name": printable(name), "before": printable(before), "after": printable(after)}
-            for name, before, after in done.packages
-        ],
-        "scripts": [{"name": printable(name), "sha256": sha256} for name, sha256 in done.scripts],
-        "kernel": printable(done.kernel),
-        "environments": [printable(path) for path in done.environments],
-        "files": [printable(line) for line in built.placed],
-    }
-
-
 def build_schema() -> dict[str, Any]:
     """Give the schema of what ``tpu-image build`` writes beside an image."""
     digest = TEXT | {"pattern": "^[0-9a-f]{64}$"}
@@ -90,7 +75,7 @@ def build_schema() -> dict[str, Any]:
         "base": closed_object(named),
         "output": closed_object(output),
         "ok": {"type": "boolean", "description": "False where --force wrote an image that does not hold."},
-        "customisation": _customisation_schema(named),
+        "customisation": customisation_schema(),
         "agents": {
             "type": "array",
             "items": closed_object(
@@ -113,22 +98,3 @@ def build_schema() -> dict[str, Any]:
         "description": "Sizes are in bytes; output.size is that of the file, output.disk_size that of the disk in it.",
         **closed_object(properties),
     }
-
-
-def _customisation_schema(named: dict[str, Any]) -> dict[str, Any]:
-    packages = closed_object({"name": TEXT, "before": TEXT, "after": TEXT})
-    texts = {"type": "array", "items": TEXT}
-    return closed_object(
-        {
-            "method": TEXT | {"description": "How programs of the image were run; empty where none were."},
-            "packages": {
-                "type": "array",
-                "items": packages,
-                "description": "Versions; empty: not installed.",
-            },
-            "scripts": {"type": "array", "items": closed_object(named)},
-            "kernel": TEXT | {"description": "The kernel that was made the default; empty where none was."},
-            "environments": texts | {"description": "Python environments, by path."},
-            "files": texts | {"description": "What of the user's own was written, a line each."},
-        }
-    )

@@ -19,6 +19,9 @@ from tpu_image.lab.result import BootResult, Outcome
 
 Boot = Callable[..., BootResult]
 
+PATIENCE = 1800.0
+"""Seconds that a boot may take where the machine has other work too."""
+
 
 @pytest.fixture(scope="session")
 def base() -> Path:
@@ -62,6 +65,7 @@ def boot(_qemu: None) -> Boot:
     def boot(image: Path, tpu: str, *, fault: tuple[str, ...] = (), **settings: Any) -> BootResult:
         wanted = chips.parse(tpu)
         profile = Profile(generations=wanted.generations, agent_elsewhere=True)
+        settings = {"timeout": PATIENCE, **settings}
         request = lab.Request(image, wanted, profile, faults=faults.parse(fault), **settings)
         result = lab.boot(request)
         assert result.outcome is Outcome.REPORTED, (result.reason, result.console[-3000:])

@@ -32,7 +32,7 @@ from tpu_image.catalogue.agent_judgement import DOCKER_SERVICES
 from tpu_image.catalogue.agent_record import AGENTS, SCHEMA, record_path
 from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.boot_tasks import ENABLED_DIRECTORY, UNIT_DIRECTORY
-from tpu_image.catalogue.programs import why_not_found
+from tpu_image.catalogue.programs import find_program
 from tpu_image.catalogue.systemd import units_of
 from tpu_image.trees import memory
 from tpu_image.trees.base import Kind, Tree
@@ -55,12 +55,14 @@ class Runtime(enum.Enum):
 
 def find_docker(tree: Tree) -> Docker | None:
     """Find the Docker that a tree starts at boot, be it by its socket; None where there is none."""
-    units_there, program = units_of(tree), find_program(tree, "docker")
-    for service in DOCKER_SERVICES if program else ():
+    units_there, program = units_of(tree), find_program(tree, "docker", "")
+    if program is None or program.problem:
+        return None
+    for service in DOCKER_SERVICES:
         unit = units_there.unit(service)
         starters = (service, "docker.socket") if service == "docker.service" else (service,)
         if unit is not None and unit.loadable and any(units_there.starts_at_boot(name) for name in starters):
-            return Docker(program, service)
+            return Docker(program.path, service)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from tpu_image.cli.base import base_option, open_base
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
 from tpu_image.cli.wanted import Wanted, agent_options, customisation_of, with_specified
+from tpu_image.customise.session import CustomisationError
 from tpu_image.disks.seal import parse_size
 from tpu_image.manifest import documents
 from tpu_image.output import emit
@@ -106,6 +107,7 @@ def command(
     the cache.
     """
     refused = ""
+    output: Sequence[str] = ()
     wanted = Wanted.of(base, output, form, size, specification)
     with progress.display(shown, quiet=quiet) as display:
         began = time.monotonic()
@@ -128,8 +130,10 @@ def command(
             built = build(request, display, documents, gate)
         except RefusedError as error:
             refused = str(error)
+        except CustomisationError as error:
+            refused, output = error.message, error.output
     if refused:
-        return _refuse(request, gate, refused)
+        return _refuse(request, gate, refused, output)
     if not quiet:
         emit("".join(f"{line}\n" for line in done(built)))
     for verdict in built.verdicts:
@@ -153,8 +157,8 @@ def _gate(booted: bool, request: Request, display: Progress) -> BootGate | None:
     return BootGate(request.profile, request.output, display)
 
 
-def _refuse(request: Request, gate: BootGate | None, reason: str) -> int:
-    """Show how the boot went for which the image got no name."""
+def _refuse(request: Request, gate: BootGate | None, reason: str, output: Sequence[str]) -> int:
+    """Say why the image got no name: what was run in it failed, or its boot did, which is shown."""
     if gate is not None and gate.result is not None:
         from tpu_image.cli.boot import status
         from tpu_image.report.boot import render
@@ -162,6 +166,8 @@ def _refuse(request: Request, gate: BootGate | None, reason: str) -> int:
         emit(render(gate.result, "text", color=False, quiet=False))
         tell(f"{request.output} was not written: {reason}")
         return status(gate.result)
+    for line in (*output, reason):
+        tell(line)
     return NOT_OK
 
 

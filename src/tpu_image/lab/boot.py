@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 from tpu_image import progress
 from tpu_image.catalogue.requirement import Profile
-from tpu_image.hashing import hashed, sha256_of
+from tpu_image.hashing import sha256_of
 from tpu_image.lab import accelerator, judgement, machine, metadata_service, payload, qemu
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.chips import Chips
@@ -92,18 +92,17 @@ def boot(request: Request, observer: Observer = lambda _: None, told: Told = lam
         OSError: there is no room for what is made on the way.
     """
     found = qemu.find()
-    with hashed(request.image) as digest:
-        told("looking for a way to run the guest")
-        chosen = accelerator.choose(found)
-        attempt = _attempt(request, found, chosen, observer, told)
-        if chosen.name == "kvm" and attempt.ended.outcome is Outcome.DIED and not attempt.session.is_alive:
-            told(f"with KVM: {attempt.ended.reason}; starting anew in software emulation")
-            fallback = Accelerator("tcg", "a test guest ran with KVM, and this image's did not")
-            attempt = _attempt(request, found, fallback, observer, told)
-        before = digest()
+    before = sha256_of(request.image, _Reading("taking the image's SHA-256", observer))
+    told("looking for a way to run the guest")
+    chosen = accelerator.choose(found)
+    attempt = _attempt(request, found, chosen, observer, told)
+    if chosen.name == "kvm" and attempt.ended.outcome is Outcome.DIED and not attempt.session.is_alive:
+        told(f"with KVM: {attempt.ended.reason}; starting anew in software emulation")
+        fallback = Accelerator("tcg", "a test guest ran with KVM, and this image's did not")
+        attempt = _attempt(request, found, fallback, observer, told)
+    after = sha256_of(request.image, _Reading("taking the image's SHA-256", observer))
     name = request.name or str(request.image)
-    artefact = Artefact(name, request.image.stat().st_size, before, sha256_of(request.image))
-    return _result(request, artefact, attempt)
+    return _result(request, Artefact(name, request.image.stat().st_size, before, after), attempt)
 
 
 class Attempt(NamedTuple):
@@ -151,22 +150,23 @@ def _cpus() -> int:
     return max(1, min(CPUS_LIMIT, len(os.sched_getaffinity(0)) - 1))
 
 
-class _Decoding(progress.Progress):
-    """Shows how far the decoding of an archive is to who follows the session."""
+class _Reading(progress.Progress):
+    """Shows how far the reading of the image is to who follows the session."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, title: str, observer: Observer) -> None:
+        self._title = title
         self._observer = observer
         self._began = time.monotonic()
 
     def at(self, stage: str, done: int = 0, total: int = 0, unit: str = progress.BYTES) -> None:
         del stage, unit
         line = f"{done >> 20} of {total >> 20} MiB"
-        self._observer(Progress(time.monotonic() - self._began, "reading the image", line))
+        self._observer(Progress(time.monotonic() - self._began, self._title, line))
 
 
 @contextlib.contextmanager
 def _disk(request: Request, emulator: Emulator, observer: Observer) -> Iterator[Disk]:
-    decoding = _Decoding(observer)
+    decoding = _Reading("reading the image", observer)
     content = payload.Payload(
         request.profile,
         request.run,

@@ -26,6 +26,12 @@ _TIMEOUTS = """\
 DefaultTimeoutStartSec=15min
 DefaultDeviceTimeoutSec=15min
 """
+SERVICE_TIMEOUTS = f"{UNITS}/service.d/tpu-image-lab.conf"
+_SERVICE_TIMEOUTS = """\
+# The same for services that set a time of their own (systemd 244 and newer, systemd.unit(5)).
+[Service]
+TimeoutStartSec=15min
+"""
 
 CONSOLE_LOGIN = f"{UNITS}/serial-getty@ttyS0.service.d/tpu-image-lab.conf"
 _CONSOLE_LOGIN = """\
@@ -73,6 +79,7 @@ def write(payload: Payload, overlay: Overlay) -> None:
     overlay.symlink(posixpath.join(WANTS, guest.UNIT), posixpath.join(UNITS, guest.UNIT))
     if payload.patient:
         overlay.write(TIMEOUTS, _TIMEOUTS, mode=0o644, owner=(0, 0))
+        overlay.write(SERVICE_TIMEOUTS, _SERVICE_TIMEOUTS, mode=0o644, owner=(0, 0))
     if payload.shell:
         overlay.write(CONSOLE_LOGIN, _CONSOLE_LOGIN, mode=0o644, owner=(0, 0))
 

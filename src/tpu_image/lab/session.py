@@ -17,7 +17,7 @@ from tpu_image.lab.console import Console
 from tpu_image.lab.guest_report import GuestReportBuilder
 from tpu_image.lab.messages import GuestError, Reader
 from tpu_image.lab.qmp import Monitor, QmpError
-from tpu_image.lab.result import Outcome
+from tpu_image.lab.result import Outcome, Stage
 
 CHUNK = 64 * 1024
 TICK = 0.25
@@ -160,6 +160,8 @@ class Session:
                     self.guest.take(message)
         except GuestError as error:
             self._end(Outcome.DIED, str(error))
+        if self.guest.ended and all(stage.name != "report" for stage in self.console.stages):
+            self.console.stages.append(Stage("report", self.seconds))
         while self.guest.wanted:
             self._grant(self.guest.wanted.pop())
 

@@ -54,6 +54,7 @@ def test_a_guest_that_reports_to_the_end_has_reported() -> None:
     ended, session = watched('say(kind="settled", settled=True)\nsay(kind="end")' + STAY)
     assert ended == Ended(Outcome.REPORTED)
     assert session.guest.build().settled
+    assert [stage.name for stage in session.console.stages] == ["report"]
 
 
 def test_a_guest_that_hangs_ends_at_the_timeout_and_its_stage_is_told() -> None:
