@@ -133,7 +133,12 @@ Gate = Callable[[Path], None]
 
 
 class RefusedError(Exception):
-    """A gate found the finished image unfit; the message says what is wrong."""
+    """A gate found the finished image unfit: what is wrong, a report to be shown, and the exit status that it asks for."""
+
+    def __init__(self, message: str, report: str, status: int) -> None:
+        super().__init__(message)
+        self.report = report
+        self.status = status
 
 
 def build(

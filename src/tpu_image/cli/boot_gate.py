@@ -6,10 +6,11 @@ from pathlib import Path
 
 from tpu_image.build import RefusedError
 from tpu_image.catalogue.requirement import Profile
+from tpu_image.cli.boot import status
 from tpu_image.lab import chips
 from tpu_image.lab.boot import Request, boot
-from tpu_image.lab.result import BootResult
 from tpu_image.progress import Progress
+from tpu_image.report.boot import render
 
 
 class BootGate:
@@ -19,7 +20,6 @@ class BootGate:
         self._profile = profile
         self._output = output
         self._progress = progress
-        self.result: BootResult | None = None
 
     def __call__(self, image: Path) -> None:
         """Boot it.
@@ -30,8 +30,10 @@ class BootGate:
         """
         wanted = chips.parse(",".join(f"{generation.name}:1" for generation in self._profile.generations))
         request = Request(image, wanted, self._profile, name=str(self._output))
-        self.result = boot(
-            request, lambda now: self._progress.at(f"booting: {now.stage}"), self._progress.log
-        )
-        if not self.result.ok:
-            raise RefusedError("the image does not hold when it is booted")
+        result = boot(request, lambda now: self._progress.at(f"booting: {now.stage}"), self._progress.log)
+        if not result.ok:
+            raise RefusedError(
+                "it does not hold when it is booted",
+                render(result, "text", color=False, quiet=False),
+                status(result),
+            )

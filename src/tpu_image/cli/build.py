@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tpu_image.agents.planning import AgentRequest
-from tpu_image.build import FORMATS, Built, RefusedError, Request, build, default_time
+from tpu_image.build import FORMATS, Built, Gate, RefusedError, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.cli import NOT_OK, OK, options, progress
 from tpu_image.cli.base import base_option, open_base
@@ -26,7 +26,6 @@ from tpu_image.report.printable import printable
 from tpu_image.sbom import path_of
 
 if TYPE_CHECKING:
-    from tpu_image.cli.boot_gate import BootGate
     from tpu_image.spec import Specification
 
 SHOWN = (Status.FAIL, Status.UNKNOWN)
@@ -106,34 +105,33 @@ def command(
     default), debian:trixie, ubuntu:22.04, ubuntu:24.04, of which a base is made with mmdebstrap; both are kept in
     the cache.
     """
-    refused = ""
-    output: Sequence[str] = ()
     wanted = Wanted.of(base, output, form, size, specification)
-    with progress.display(shown, quiet=quiet) as display:
-        began = time.monotonic()
-        request = Request(
-            open_base(wanted.base, display, wanted.sha256),
-            wanted.output,
-            profile,
-            wanted.form,
-            keep_identity,
-            force,
-            _time(),
-            size=wanted.size,
-            sbom=None if sbom is None else path_of(sbom, wanted.output),
-            sha256=wanted.sha256,
-            customisation=customisation_of(specification, display),
-            agents=with_specified(agents, specification, display),
-        )
-        gate = _gate(booted, request, display)
-        try:
-            built = build(request, display, documents, gate)
-        except RefusedError as error:
-            refused = str(error)
-        except CustomisationError as error:
-            refused, output = error.message, error.output
-    if refused:
-        return _refuse(request, gate, refused, output)
+    began = time.monotonic()
+    try:
+        with progress.display(shown, quiet=quiet) as display:
+            request = Request(
+                open_base(wanted.base, display, wanted.sha256),
+                wanted.output,
+                profile,
+                wanted.form,
+                keep_identity,
+                force,
+                _time(),
+                size=wanted.size,
+                sbom=None if sbom is None else path_of(sbom, wanted.output),
+                sha256=wanted.sha256,
+                customisation=customisation_of(specification, display),
+                agents=with_specified(agents, specification, display),
+            )
+            built = build(request, display, documents, _gate(request, display) if booted else None)
+    except CustomisationError as error:
+        for line in (*error.output, error.message):
+            tell(line)
+        return NOT_OK
+    except RefusedError as error:
+        emit(error.report)
+        tell(f"{wanted.output} was not written: {error}")
+        return error.status
     if not quiet:
         emit("".join(f"{line}\n" for line in done(built)))
     for verdict in built.verdicts:
@@ -149,26 +147,10 @@ def command(
     return OK if built.holds else NOT_OK
 
 
-def _gate(booted: bool, request: Request, display: Progress) -> BootGate | None:
-    if not booted:
-        return None
+def _gate(request: Request, display: Progress) -> Gate:
     from tpu_image.cli.boot_gate import BootGate
 
     return BootGate(request.profile, request.output, display)
-
-
-def _refuse(request: Request, gate: BootGate | None, reason: str, output: Sequence[str]) -> int:
-    """Say why the image got no name: what was run in it failed, or its boot did, which is shown."""
-    if gate is not None and gate.result is not None:
-        from tpu_image.cli.boot import status
-        from tpu_image.report.boot import render
-
-        emit(render(gate.result, "text", color=False, quiet=False))
-        tell(f"{request.output} was not written: {reason}")
-        return status(gate.result)
-    for line in (*output, reason):
-        tell(line)
-    return NOT_OK
 
 
 def _time() -> int:
