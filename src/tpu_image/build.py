@@ -133,7 +133,7 @@ Gate = Callable[[Path], None]
 
 
 class RefusedError(Exception):
-    """A gate found the finished image unfit: what is wrong, a report to be shown, and the exit status that it asks for."""
+    """A gate found the finished image unfit: what is wrong, a report to be shown, the exit status to end with."""
 
     def __init__(self, message: str, report: str, status: int) -> None:
         super().__init__(message)
