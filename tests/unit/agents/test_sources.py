@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import subprocess
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -326,8 +327,8 @@ def test_the_digest_is_that_of_the_manifest(tmp_path: Path) -> None:
 def test_an_archive_may_be_any_tar(tmp_path: Path) -> None:
     """bsdtar and Go write what Python does not: names in ./, directories before files."""
     folder = tmp_path / "image"
-    with tarfile.open(archive(tmp_path)) as file:
-        file.extractall(folder, filter="data")
+    folder.mkdir()
+    subprocess.run(["tar", "-xf", archive(tmp_path), "-C", folder], check=True)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as file:
         file.add(folder, ".")
