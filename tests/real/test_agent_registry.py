@@ -79,8 +79,13 @@ def test_an_image_comes_from_a_real_registry_and_is_then_in_the_cache(layout: Pa
     with docker_registry(tmp_path) as host:
         digest = push(layout, f"{host}/images/vbar_control_agent:0.0.1")
         options = Options(progress=lambda _, done, total: seen.append((done, total)))
-        assert got(f"{host}/images/vbar_control_agent:0.0.1", options) == digest
+        assert got(f"{host}/images/vbar_control_agent:0.0.1@{digest}", options) == digest
+        assert got(f"{host}/images/vbar_control_agent:0.0.1") == digest
+    assert [
+        path.name for path in (tmp_path / "XDG_CACHE_HOME/tpu-image/containers").iterdir() if path.is_dir()
+    ] == [digest[7:]]
     assert got(f"{host}/images/vbar_control_agent@{digest}") == digest  # the registry is gone
+    assert got(f"{host}/images/vbar_control_agent:0.0.1@{digest}") == digest
     assert all(0 <= done <= total for done, total in seen)
 
 

@@ -208,7 +208,9 @@ def installed(
     with sources.opened(source or agent.image, spool, options, default=agent.image) as image:
         mounts = []
         if configuration is not None:
-            mounts.append(Mount(configuration_path(agent), agent.configuration))
+            settings = image.configuration if isinstance(image, ContainerImage) else Configuration()
+            target = running.configuration_target(agent, settings)
+            mounts.append(Mount(configuration_path(agent), target))
         version = systemd_version(tree)
         if docker is not None and chosen is Runtime.DOCKER:
             yield _for_docker(agent, docker, image, spool, mounts, configuration, version)

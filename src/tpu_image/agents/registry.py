@@ -75,7 +75,8 @@ def pull(reference: Reference, options: Options) -> ContainerImage:
     client = _Client(reference, options)
     if reference.digest and (held := _held(cache, reference, reference.digest)):
         return held
-    top = client.raw(str(reference))
+    # skopeo takes no name with both a tag and a digest.
+    top = client.raw(reference.pinned(reference.digest) if reference.digest else str(reference))
     digest = manifest.digest_of(top)
     if reference.digest and digest != reference.digest:
         raise ImageError(f"the registry gives {digest} for it", str(reference))
@@ -135,7 +136,6 @@ def _locked(cache: Path, digest: str) -> Iterator[Path]:
         folder = cache / f"{digest.partition(':')[2]}.partial"
         with (cache / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            folder.mkdir(exist_ok=True)
             yield folder
     except OSError as error:
         where = error.filename or str(cache)
@@ -184,6 +184,7 @@ class _Client:
         self._total = sum(d.size for d in (contents.configuration, *contents.layers))
         if self._total > BLOB_LIMIT:
             raise ImageError(f"has {self._total >> 20} MiB", self._where, "give another image")
+        folder.mkdir(exist_ok=True)
         self._patiently(lambda: self._copy(folder, chosen))
         if not (folder / blob_name(contents.configuration.digest)).exists():
             # Of an image in Docker's own format skopeo writes the configuration anew, as OCI has it.

@@ -20,6 +20,9 @@ ACCOUNTS_LIMIT = 1024 * 1024
 _DIRECTORY = re.compile(r"/|/[^\x00-\x1f\x7f\\\"']*[^\x00-\x20\x7f\\\"']")
 """Paths that mean in a unit what they are."""
 
+_TARGET = re.compile(r"(/[A-Za-z0-9_.+-]*[A-Za-z0-9_+-])+")
+"""Paths that a mount may have: of plain characters, without ``..`` or a colon."""
+
 
 def command(agent: Agent, configuration: Configuration) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Give the words before and behind the image in ``docker run --entrypoint``: what is run, and its arguments.
@@ -56,6 +59,17 @@ def program(agent: Agent, configuration: Configuration, filesystem: RootFileSyst
     if not _DIRECTORY.fullmatch(directory):
         raise ImageError(f"has the working directory {quoted(directory)}", where, "give another image")
     return Program((path, *entrypoint[1:], *arguments), environment, directory, user)
+
+
+def configuration_target(agent: Agent, configuration: Configuration) -> str:
+    """Where an agent looks for its own configuration: what its image gives as ``--config``, or the usual place."""
+    words = (*configuration.entrypoint, *configuration.arguments)
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        path = (value if equals else following).removeprefix("file:")
+        if name == "--config" and _TARGET.fullmatch(path):
+            return path
+    return agent.configuration
 
 
 def _user(user: str, filesystem: RootFileSystem, where: str) -> str:

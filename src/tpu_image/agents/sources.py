@@ -197,9 +197,8 @@ def _store(path: Path, spool: Spool) -> Store:
 
 
 def _image(store: Store, form: str, wanted: str, default: str) -> ContainerImage:
-    has_names = form != "oci-archive" and store.has(
-        "manifest.json"
-    )  # docker save writes both since version 25
+    # docker save writes both since version 25; its own list has the names.
+    has_names = form != "oci-archive" and store.has("manifest.json")
     if form.startswith("oci") or (form == "archive" and store.has("index.json") and not has_names):
         return read_layout(store, wanted, default=default)
     if has_names:

@@ -20,6 +20,9 @@ READY = "tpu-image-ready.target"
 LISTEN_SECONDS = 30
 """Seconds that others wait for an agent's port; they start all the same behind that."""
 
+EXITS_KEPT = 100
+"""Ends of an agent that are remembered."""
+
 MACHINE_FILES = ("/etc/hosts", "/etc/resolv.conf")
 """Files of the machine that Docker gives a container on the host's network."""
 
@@ -170,7 +173,11 @@ def _foot(agent: Agent) -> list[str]:
     """Wait for the port, note every end, start at boot."""
     exits = exits_path(agent.program)
     folder = exits.rpartition("/")[0]
-    note = f'mkdir -p {folder} && echo "$SERVICE_RESULT ${{EXIT_CODE:--}} ${{EXIT_STATUS:--}}" >> {exits}'
+    note = (
+        f"mkdir -p {folder} && {{ tail -n {EXITS_KEPT - 1} {exits} 2>/dev/null;"
+        f' echo "$SERVICE_RESULT ${{EXIT_CODE:--}} ${{EXIT_STATUS:--}}"; }} >{exits}.new'
+        f" && mv {exits}.new {exits}"
+    )
     # systemd waits for this command even where the agent has ended, so it looks whether it has.
     wait = (
         f"for _ in $(seq {LISTEN_SECONDS * 5}); do"

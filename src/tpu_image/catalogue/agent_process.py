@@ -11,6 +11,9 @@ from tpu_image.catalogue.agents import Agent
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Verdict
 from tpu_image.trees.base import NotFoundError, Tree
 
+PID_DIGITS = 10
+"""A process id has fewer digits (``PID_MAX_LIMIT`` is 4 194 304)."""
+
 COMM_LENGTH = 15
 """Characters of a program's name that ``/proc/PID/comm`` shows (TASK_COMM_LEN)."""
 
@@ -120,7 +123,11 @@ def members(tree: Tree, unit: str) -> Iterator[Process]:
     """Living processes of a service by its control group, whatever they are called (cgroups(7))."""
     for hierarchy in ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd"):
         for pid in (tree.read_text_if_present(f"{hierarchy}/system.slice/{unit}/cgroup.procs") or "").split():
-            words = (tree.read_text_if_present(f"/proc/{pid}/cmdline") or "") if pid.isdecimal() else ""
+            words = (
+                (tree.read_text_if_present(f"/proc/{pid}/cmdline") or "")
+                if pid.isdecimal() and len(pid) < PID_DIGITS
+                else ""
+            )
             if words:
                 yield Process(int(pid), _parent(tree, pid), tuple(words.split("\0")[:-1]))
 

@@ -239,6 +239,43 @@ def test_a_configuration_is_mounted_read_only_where_the_agent_looks_for_it(tmp_p
             assert overlay.read_text(path) == "a: 1\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        (["--config=/etc/otel/config.yaml"], "/etc/otel/config.yaml"),
+        (["--config", "file:/conf/c.yaml"], "/conf/c.yaml"),
+        (["--config=/../etc/passwd"], COLLECTOR.configuration),
+        (["--config=/a:/b"], COLLECTOR.configuration),
+        (["--config=env:CONFIG"], COLLECTOR.configuration),
+        (["--config"], COLLECTOR.configuration),
+    ],
+)
+def test_a_configuration_goes_where_the_image_says(words: list[str], target: str, tmp_path: Path) -> None:
+    with installation(tmp_path, BASE, COLLECTOR, text=b"a: 1\n", Cmd=words) as made:
+        assert any(value.endswith(f".yaml:{target}") for value in settings_of(made, "BindReadOnlyPaths"))
+
+
+def test_ends_of_an_agent_are_noted_and_bounded(tmp_path: Path) -> None:
+    with installation(tmp_path, BASE) as made:
+        (command,) = settings_of(made, "ExecStopPost")
+    text = parse_commands(command)[0].words[-1].replace("$$", "$").replace("/run/", f"{tmp_path}/run/")
+    ended = {
+        "PATH": "/usr/bin:/bin",
+        "SERVICE_RESULT": "exit-code",
+        "EXIT_CODE": "exited",
+        "EXIT_STATUS": "3",
+    }
+    exits = tmp_path / "run/tpu-image/vbar_control_agent.exits"
+    subprocess.run(["sh", "-c", text], check=True, env=ended)
+    subprocess.run(
+        ["sh", "-c", text], check=True, env={"PATH": "/usr/bin:/bin", "SERVICE_RESULT": "exec-condition"}
+    )
+    assert exits.read_text() == "exit-code exited 3\nexec-condition - -\n"
+    exits.write_text("exit-code exited 1\n" * 500)
+    subprocess.run(["sh", "-c", text], check=True, env=ended)
+    assert exits.read_text().splitlines()[98:] == ["exit-code exited 1", "exit-code exited 3"]
+
+
 def test_a_configuration_that_is_no_yaml_is_refused_with_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     for text, place in (

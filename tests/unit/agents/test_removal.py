@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_images import docker_archive, layer, program
+from disk_trees import materialise, owned
 from tpu_image.agents.installation import installed
 from tpu_image.agents.removal import plan_removal, without_snap
 from tpu_image.agents.spool import Spool
@@ -41,7 +42,9 @@ def test_what_was_installed_is_taken_out_again(tmp_path: Path) -> None:
     with DirectoryTree(root) as tree, Spool() as spool, installed(VBAR, str(archive), spool, tree) as made:
         overlay = Overlay(tree)
         made.write(overlay)
-        apply(Plan.from_overlay(overlay), root)
+        materialise(
+            {path: owned(node) for path, node in sorted(overlay.written.items()) if node is not None}, root
+        )
         made.unpack(str(root))
     with DirectoryTree(root) as tree:
         verdict = VbarAgent().inspect(tree, GKE)

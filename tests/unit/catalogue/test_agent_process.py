@@ -122,6 +122,7 @@ COLLECTORS = [
     ),
     Machine("under its name", process(7, "/ai-telemetry-collector"), Status.PASS, ("process 7",)),
     Machine("none", NODES, Status.FAIL, ("no metrics of them are collected",)),
+    Machine("its group holds what is none", {**NODES, GROUP_PATH: "1/../7 " + "9" * 5000}, Status.FAIL),
     Machine("its group is empty", {**NODES, GROUP_PATH: ""}, Status.FAIL),
     Machine("its group holds the dead", {**NODES, **GROUP}, Status.FAIL),
 ]
