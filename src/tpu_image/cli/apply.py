@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import click
 
@@ -20,7 +22,9 @@ from tpu_image.plan import Plan
 from tpu_image.plan import apply as write
 from tpu_image.plan import undo as take_back
 from tpu_image.report.printable import printable
+from tpu_image.trees.base import Tree
 from tpu_image.trees.memory import Symlink
+from tpu_image.trees.overlay import Overlay
 
 
 @click.command(
@@ -36,6 +40,16 @@ from tpu_image.trees.memory import Symlink
 @click.option("--dry-run", is_flag=True, help="Only show what would change: a diff with modes and owners.")
 @click.option("--undo", is_flag=True, help="Put back what was there before the first apply.")
 @click.option("--force", is_flag=True, help="With --undo: also what was changed by others since.")
+@click.option(
+    "--agent",
+    default="",
+    metavar="SOURCE",
+    help="Install the vBar agent from REGISTRY/PATH:TAG, an archive, an OCI layout or a folder.",
+)
+@click.option("--agent-runtime", type=click.Choice(["systemd", "docker"]), help="What runs it.")
+@click.option(
+    "--remove-agents", is_flag=True, help="Take agents out, as GKE wants it; --undo leaves them out."
+)
 @options.profile_options
 @options.only_option
 @options.quiet_option
@@ -46,6 +60,9 @@ def command(
     dry_run: bool,
     undo: bool,
     force: bool,
+    agent: str,
+    agent_runtime: str | None,
+    remove_agents: bool,
     profile: Profile,
     only: Sequence[str],
     quiet: bool,
@@ -60,31 +77,76 @@ def command(
         raise click.UsageError("--undo and --dry-run do not go together")
     if force and not undo:
         raise click.UsageError("--force goes with --undo alone")
+    if (undo and (agent or remove_agents)) or (agent and remove_agents):
+        raise click.UsageError("--undo, --agent and --remove-agents do not go together")
     with inside(root):
         if undo:
             return _undo(root, profile, force, quiet)
-        return _plan_and_apply(root, dry_run, profile, only, quiet, wants_color(color))
+        agents = Agents(agent, agent_runtime or "", remove_agents)
+        return _plan_and_apply(root, dry_run, profile, only, agents, quiet, wants_color(color))
+
+
+class Agents(NamedTuple):
+    """What is to happen to agents: one installed from a source, or all taken out."""
+
+    source: str
+    runtime: str
+    remove: bool
 
 
 def _plan_and_apply(
-    root: str, dry_run: bool, profile: Profile, only: Sequence[str], quiet: bool, color: bool
+    root: str,
+    dry_run: bool,
+    profile: Profile,
+    only: Sequence[str],
+    agents: Agents,
+    quiet: bool,
+    color: bool,
 ) -> int:
-    with opened(root) as target:
-        plan = Plan.from_overlay(readings.plan(target.tree, profile, only=only))
-    for path in replaced_scripts(plan.changes):
-        tell(f"{path} is somebody else's work and is replaced; with --undo it comes back")
-    if dry_run:
-        if not plan.changes:
-            tell("nothing to change")
-        emit(plan.diff())
-        return OK
-    return _apply(root, plan, profile, only, quiet, color)
+    with contextlib.ExitStack() as stack:
+        target = stack.enter_context(opened(root))
+        overlay = readings.plan(target.tree, profile, only=only)
+        finish = _plan_agents(stack, agents, profile, target.tree, overlay)
+        plan = Plan.from_overlay(overlay)
+        for path in replaced_scripts(plan.changes):
+            tell(f"{path} is somebody else's work and is replaced; with --undo it comes back")
+        if dry_run:
+            if not plan.changes:
+                tell("nothing to change")
+            emit(plan.diff())
+            return OK
+        return _apply(root, plan, finish, profile, only, quiet, color)
 
 
-def _apply(root: str, plan: Plan, profile: Profile, only: Sequence[str], quiet: bool, color: bool) -> int:
+def _plan_agents(
+    stack: contextlib.ExitStack, agents: Agents, profile: Profile, tree: Tree, overlay: Overlay
+) -> Callable[[str], list[str]]:
+    """Plan what is to happen to agents; give what is to be called with the root once the plan is written."""
+    if not agents.source and not agents.remove:
+        return lambda _: []
+    from tpu_image.cli.apply_agents import installing, removing
+
+    if agents.source:
+        return stack.enter_context(installing(agents.source, agents.runtime, profile, tree, overlay))
+    finish, commands = removing(overlay)
+    for command in commands:
+        tell(f"this is left to you: {command}")
+    return finish
+
+
+def _apply(
+    root: str,
+    plan: Plan,
+    finish: Callable[[str], list[str]],
+    profile: Profile,
+    only: Sequence[str],
+    quiet: bool,
+    color: bool,
+) -> int:
     changed = write(plan, root).changed
+    done = [*map(str, changed), *finish(root)]
     if not quiet:
-        emit("".join(f"{change}\n" for change in changed) or "nothing to change\n")
+        emit("".join(f"{line}\n" for line in done) or "nothing to change\n")
     paths = [change.path for change in changed]
     links = [change.path for change in changed if isinstance(change.after, Symlink)]
     activated = _activate(root, activation.commands(paths, profile, links=links), quiet)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,9 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def few_requirements(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def few_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalogue of what is looked at here."""
     monkeypatch.setattr(catalogue, "requirements", lambda: (small_catalogue.Greeting(), VbarAgent()))
-    return
 
 
 def specification(folder: Path, text: str) -> Path:
