@@ -30,7 +30,7 @@ class TelemetryCollector(ContainerAgent):
     source = "document, section “(Facoltativo) Installa ed esegui AI Telemetry Collector” (R9)"
     agent = COLLECTOR
     otherwise = "leave telemetry off"
-    remedy = f"bake in {COLLECTOR.image} and an enabled unit that runs it, or {otherwise}"
+    remedy = f"name where {COLLECTOR.image} is to come from (tpu-image build --telemetry-agent SOURCE), or {otherwise}"
 
     def applies(self, profile: Profile) -> str:
         """Where it is asked for, and on GKE, where it must be absent."""

@@ -37,7 +37,7 @@ class VbarAgent(ContainerAgent):
     source = "document, sections “Installa l'agente vBar” and “Avvia l'agente vBar” (R8, R10)"
     agent = VBAR
     otherwise = "say --no-agent if something else brings it"
-    remedy = f"bake in {VBAR.image} and an enabled unit that runs it, or {otherwise}"
+    remedy = f"name where {VBAR.image} is to come from (tpu-image build --agent SOURCE), or {otherwise}"
 
     def applies(self, profile: Profile) -> str:
         """Not where the user said that something else brings it; on GKE nothing else may."""

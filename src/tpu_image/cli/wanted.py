@@ -80,6 +80,12 @@ _AGENT_OPTIONS: dict[str, Callable[[Any], Any]] = {
     "telemetry_agent": click.option(
         "--telemetry-agent", metavar="SOURCE", default="", help="The telemetry collector, in the same words."
     ),
+    "telemetry_config": click.option(
+        "--telemetry-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The collector's own configuration, a YAML file.",
+    ),
     "agent_runtime": click.option(
         "--agent-runtime",
         type=click.Choice(["systemd", "docker"]),
@@ -103,6 +109,7 @@ def agent_options(function: Function) -> Function:
         request = AgentRequest(
             chosen["agent"],
             chosen["telemetry_agent"],
+            chosen["telemetry_config"],
             runtime=chosen["agent_runtime"] or "",
             options=Options(authfile=chosen["authfile"]),
         )
@@ -126,7 +133,7 @@ def with_specified(agents: AgentRequest, given: Specification | None, progress: 
     return AgentRequest(
         agents.source or section.vbar,
         agents.telemetry_source or section.telemetry,
-        given.profile.telemetry.config,
+        agents.telemetry_configuration or given.profile.telemetry.config,
         agents.runtime or section.runtime or "",
         replace(options, authfile=options.authfile or section.authfile),
     )
