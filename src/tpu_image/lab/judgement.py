@@ -12,9 +12,10 @@ from tpu_image import catalogue
 from tpu_image.catalogue.kernel_parameters import PARAMETERS
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.sections import section
-from tpu_image.lab.result import Device, GuestReport
+from tpu_image.lab.result import ApiStep, Device, GuestReport
 
 MACHINE = "machine"
+IOMMUFD = "/dev/iommu"
 LOCKERS = ("login", "service", "root")
 _TOLD = 8
 """Pieces of evidence of one kind in one verdict."""
@@ -86,17 +87,27 @@ def _usable(self: LabRequirement, boot: Boot) -> Verdict:
         return self.failed(f"{first.address}: {bad[first]}{more}", *evidence[:_TOLD])
     groups = {device.group for device in devices}
     used = f"{len(groups)} IOMMU groups, read, mapped and reset {len(devices)} functions"
-    return self.passed(f"{boot.guest.user or 'a user'} opened {used}")
+    told = f"{boot.guest.user or 'a user'} opened {used}"
+    if any(_is_closed_iommufd(step) for device in devices for step in device.steps):
+        evidence = Evidence(IOMMUFD, found="not open to users")
+        remedy = "nothing, unless a framework of yours uses iommufd: then open /dev/iommu to its users by a udev rule"
+        return self.warned(f"{told}, by groups alone: {IOMMUFD} is closed", evidence, remedy=remedy)
+    return self.passed(told)
 
 
 def unusable(device: Device) -> str:
     """Say why a user cannot use a function; empty where it was used all the way."""
-    failed = next((step for step in device.steps if not step.ok), None)
+    failed = next((step for step in device.steps if not step.ok and not _is_closed_iommufd(step)), None)
     if failed is not None:
         return f"{failed.interface}: {failed.name}: {failed.detail}"
     if not any(step.name == "RESET" and step.ok for step in device.steps):
         return "it was not used to the end"
     return ""
+
+
+def _is_closed_iommufd(step: ApiStep) -> bool:
+    """Whether it failed at what no document asks for: iommufd's own node, which frameworks do without."""
+    return step.name == f"open {IOMMUFD}" and not step.ok
 
 
 def _kernel_log(self: LabRequirement, boot: Boot) -> Verdict:

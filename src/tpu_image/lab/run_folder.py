@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,8 @@ def clean(parent: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    return not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.geteuid()
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _is_left(folder: Path) -> bool:

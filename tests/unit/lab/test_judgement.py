@@ -67,6 +67,12 @@ def test_one_thing_that_is_wrong_fails_one_verdict(boot: Boot, name: str, messag
     assert [n for n, verdict in verdicts.items() if verdict.status is Status.FAIL] == [name]
 
 
+def test_a_closed_iommufd_is_a_warning_where_groups_work() -> None:
+    closed = ApiStep("cdev", "open /dev/iommu", ok=False, detail="Permission denied")
+    verdict = lab(guest(devices=(device(steps=(*STEPS, closed)),)))["usable"]
+    assert (verdict.status, "by groups alone" in verdict.message) == (Status.WARN, True)
+
+
 def test_a_rejected_parameter_of_somebody_else_is_no_failure() -> None:
     lines = (
         "Malformed early option 'earlyprintk'",

@@ -102,6 +102,15 @@ def test_nothing_has_a_name(archive: Path, tmp_path: Path, monkeypatch: pytest.M
         assert list(tmp_path.iterdir()) == []
 
 
+def test_an_image_that_has_no_name_yet_can_be_booted(archive: Path, tmp_path: Path) -> None:
+    with (tmp_path / "nameless").open("w+b") as file:
+        file.write(archive.read_bytes())
+        file.flush()
+        (tmp_path / "nameless").unlink()
+        with booting(Path(f"/proc/self/fd/{file.fileno()}")) as disk:
+            assert flattened(disk, tmp_path / "flat.raw").is_file(SETTINGS)
+
+
 def test_an_image_without_systemd_is_refused(tmp_path: Path) -> None:
     image = gpt_disk(tmp_path, without=("/usr/lib/systemd/systemd",))
     with pytest.raises(DiskError, match="does not start with systemd"), booting(image):
