@@ -35,23 +35,29 @@ $(INSTALLED): pyproject.toml | packages
 image: setup ## Make a TPU image from packages, check it, and say how to go on
 	@tools/make-image $(PYTHON) build/tpu-debian-12.tar.gz
 
+# Boots come first and one after another: whatever else runs would take their processor.
 .PHONY: test
 ifeq ($(AS_ROOT),)
-test: setup ## Run every test, the ones on a real Debian root included
+test: setup boots ## Run every test: on a real Debian root, with the real tools, in booted machines
 	root=$$(tools/debian-root) && udev=$$(tools/udev-root) && \
 		TPU_IMAGE_TEST_ROOT_TAR=$$root TPU_IMAGE_TEST_UDEV_ROOT=$$udev $(PYTHON) -m pytest -n $(WORKERS) -m 'not lab and not matrix'
 else
 # A root with many owners can be unpacked by root alone: those tests run as root, the others as you.
-test: setup
+test: setup boots
 	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real and not lab and not matrix'
 	root=$$(tools/debian-root) && udev=$$(tools/udev-root) && sudo env PYTHONDONTWRITEBYTECODE=1 \
 		TPU_IMAGE_TEST_ROOT_TAR=$$root TPU_IMAGE_TEST_UDEV_ROOT=$$udev $(PYTHON) -m pytest -p no:cacheprovider -n $(WORKERS) -m real
 endif
 
-.PHONY: lab
-lab: setup ## Boot images in QEMU with emulated TPUs, one after another (TPU_IMAGE_TEST_BASE: a bootable base)
+.PHONY: boots
+boots: setup ## Boot images in QEMU with emulated TPUs: what every change has to pass
 	$(PYTHON) -m tpu_image lab setup
-	$(PYTHON) -m pytest tests/lab
+	base=$$(tools/test-base $(PYTHON)) && TPU_IMAGE_TEST_BASE=$$base $(PYTHON) -m pytest -m 'lab and not matrix' tests/lab
+
+.PHONY: lab
+lab: setup ## Boot them with everything that the lab can emulate; an hour or more
+	$(PYTHON) -m tpu_image lab setup
+	base=$$(tools/test-base $(PYTHON)) && TPU_IMAGE_TEST_BASE=$$base $(PYTHON) -m pytest -m 'lab or matrix' tests/lab
 
 .PHONY: lint
 lint: setup ## Run the linters and the type checker
