@@ -40,6 +40,9 @@ CPUS_LIMIT = 2
 TIMEOUT = 900.0
 """Seconds from power-on: a small machine without KVM takes one to six minutes."""
 
+SHOWN = 4
+"""Lines of the console that the verdict on a guest without a report quotes; the report has them all."""
+
 PATIENCE = 60.0
 """Seconds in which a guest under KVM must come to its kernel: it takes a few."""
 
@@ -292,7 +295,7 @@ def _services(request: Request, enclosure: Enclosure, told: Told) -> Iterator[Me
 def _result(request: Request, artefact: Artefact, attempt: Attempt) -> BootResult:
     session, ended = attempt.session, attempt.ended
     guest = session.guest.build()
-    tail = () if ended.outcome is Outcome.REPORTED else tuple(session.console.tail())
+    tail = () if ended.outcome is Outcome.REPORTED else tuple(session.console.tail(SHOWN))
     rests_on = judgement.Boot(guest, expected(request), artefact.unchanged, ended.reason, tail)
     return BootResult(
         artefact,

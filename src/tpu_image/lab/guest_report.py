@@ -85,7 +85,7 @@ class GuestReportBuilder:
             device._replace(steps=tuple(self._steps.get(address, ())))
             for address, device in sorted(self._devices.items())
         )
-        times = self.report.times._replace(ours=cost_of(self.report.tasks))
+        times = self.report.times._replace(ours=cost_of(self.report.tasks, self.report.times.total))
         return replace(self.report, devices=devices, times=times)
 
     def _update(self, **changes: object) -> None:
@@ -192,16 +192,17 @@ class GuestReportBuilder:
         self.verdicts[message.text("who", 20)] = {verdict.requirement: verdict for verdict in verdicts}
 
 
-def cost_of(tasks: Sequence[BootTask]) -> float | None:
-    """Give what tasks cost the boot, as :attr:`BootTimes.ours` has it."""
-    if not tasks:
+def cost_of(tasks: Sequence[BootTask], end: float) -> float | None:
+    """Give what tasks cost the boot, as :attr:`BootTimes.ours` has it; those after its ``end`` cost it nothing."""
+    during = [task for task in tasks if task.started is not None and task.started <= end]
+    if not during:
         return None
     spans = sorted(
-        (task.started, task.finished)
-        for task in tasks
-        if task.cpu is None and task.started is not None and task.finished is not None
+        (task.started or 0.0, task.finished)
+        for task in during
+        if task.cpu is None and task.finished is not None
     )
-    cost, reached = sum(task.cpu or 0.0 for task in tasks), 0.0
+    cost, reached = sum(task.cpu or 0.0 for task in during), 0.0
     for started, finished in spans:
         cost += max(0.0, finished - max(started, reached))
         reached = max(reached, finished)

@@ -109,14 +109,24 @@ def _identity() -> list[str]:
 
 
 def _firmware(files: Files) -> list[str]:
+    """The UEFI firmware's flash, which the machine is told of by the names of its blocks."""
     if files.firmware is None or files.variables is None:
         return []
     return [
-        *_inherited(files.firmware, CODE_SET),
-        *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file=/dev/fdset/{CODE_SET}"),
-        *_inherited(files.variables, VARIABLES_SET),
-        *("-drive", f"if=pflash,format=raw,unit=1,file=/dev/fdset/{VARIABLES_SET}"),
+        *_flash("code", files.firmware, CODE_SET, read_only=True),
+        *_flash("variables", files.variables, VARIABLES_SET, read_only=False),
+        *("-machine", "pflash0=code,pflash1=variables"),
     ]
+
+
+def _flash(name: str, descriptor: int, number: int, *, read_only: bool) -> list[str]:
+    block = {
+        "driver": "raw",
+        "node-name": name,
+        "read-only": read_only,
+        "file": {"driver": "file", "filename": f"/dev/fdset/{number}", "locking": "off"},
+    }
+    return [*_inherited(descriptor, number), "-blockdev", json.dumps(block)]
 
 
 def _inherited(descriptor: int, number: int) -> list[str]:

@@ -55,11 +55,13 @@ def test_under_kvm_interrupt_remapping_has_its_io_apic_in_qemu() -> None:
 
 
 def test_the_uefi_firmware_is_inherited_open_and_its_code_read_only() -> None:
-    code, variables = values("-drive", files=Files(10, "raw", 11, 12, 13))
-    assert "readonly=on" in code
-    assert "readonly" not in variables
-    assert {"fd=12,set=3", "fd=13,set=4"} < {*values("-add-fd", files=Files(10, "raw", 11, 12, 13))}
-    assert not values("-drive")
+    files = Files(10, "raw", 11, 12, 13)
+    blocks = {block["node-name"]: block for block in map(json.loads, values("-blockdev", files=files))}
+    assert blocks["code"]["read-only"] is True
+    assert blocks["variables"]["read-only"] is False
+    assert values("-machine", files=files)[1:] == ["pflash0=code,pflash1=variables"]
+    assert {"fd=12,set=3", "fd=13,set=4"} < {*values("-add-fd", files=files)}
+    assert len(values("-machine")) == 1
 
 
 def test_ssh_is_forwarded_where_it_is_asked_for() -> None:

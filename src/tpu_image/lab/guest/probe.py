@@ -54,19 +54,6 @@ class Port:
         """Write a line that another program of ours made."""
         self.send(**json.loads(line.decode()))
 
-    def wait_for(self, word: bytes, seconds: float) -> bool:
-        """Wait until the host says a word."""
-        import select
-
-        end = time.monotonic() + seconds
-        received = b""
-        while word not in received:
-            if not select.select([self.descriptor], [], [], max(0, end - time.monotonic()))[0]:
-                return False
-            received += os.read(self.descriptor, 4096)
-            time.sleep(0.05)
-        return True
-
 
 def run(command: list[str], timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
     """Run a program and keep what it prints."""
