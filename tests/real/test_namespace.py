@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 import build_bases as bases
 import customise_lab as lab
 from disk_tools import run
-from tpu_image.customise import namespace
+from tpu_image.customise import loop_devices, namespace
 from tpu_image.customise.confinement import KEPT_CAPABILITIES
 from tpu_image.customise.namespace import NamespaceExecutor
 from tpu_image.customise.session import CustomisationError, Session, Silent, Step
@@ -23,6 +24,9 @@ from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import ImageTree, open_tree
 
 pytestmark = pytest.mark.real
+
+LOOP_SET_STATUS64, SIZE_OF_STATUS = 0x4C04, 232
+"""Linux ``include/uapi/linux/loop.h``."""
 
 RESOLV_CONF = b"# the image's own\nnameserver 192.0.2.1\n\xff"
 
@@ -134,6 +138,12 @@ APART = {
     "no disk but its own": 'for d in /dev/*; do test ! -b "$d" || case "$d" in /dev/loop*) ;; *) exit 1; esac; done',
     "no other processes": 'for p in /proc/[0-9]*; do case "${p#/proc/}" in 1|$$) ;; *) exit 1; esac; done',
     "no settings of this kernel": "! echo 5 > /proc/sys/kernel/printk_ratelimit",
+    "nothing of /proc to write to but processes": (
+        'for p in /proc/[!0-9]*; do if ! test -L "$p" && test -w "$p"; then echo "$p"; exit 1; fi; done'
+    ),
+    "what it started ends for good": (
+        "(sleep 0.1 & echo $! > /tmp/orphan); sleep 1; ! test -e /proc/$(cat /tmp/orphan)"
+    ),
     "nothing in /sys": "! touch /sys/kernel/x",
     "an environment of its own": 'test -z "$MINE" && test "$HOME" = /root && test "$DEBIAN_FRONTEND" = noninteractive',
     "no input": "! read line",
@@ -154,6 +164,42 @@ def test_what_runs_has_the_capabilities_of_a_container_less_devices(disk: Path) 
         f"{sum(1 << number for number in KEPT_CAPABILITIES):016x}"
     ]
     assert not {21, 27} & KEPT_CAPABILITIES, "sys_admin would mount, mknod would reach any disk"
+    assert not {10, 13} & KEPT_CAPABILITIES, "the network is this machine's: its traffic, its ports"
+
+
+def test_capabilities_that_the_build_was_started_with_are_not_inherited(disk: Path) -> None:
+    program = (
+        f"import sys; sys.path[:] = {sys.path!r}; import customise_lab as lab;"
+        "from tpu_image.customise.namespace import NamespaceExecutor as Executor;"
+        "script = 'while read name value; do case $name in Cap*) echo $value;; esac; done < /proc/self/status';"
+        "Executor().execute(open(sys.argv[1], 'r+b'), lab.shell(script), heard := lab.Heard()); print(*heard.lines)"
+    )
+    command = ("setpriv", "--inh-caps=+sys_admin,+sys_rawio", sys.executable, "-B", "-c", program, disk)
+    inherited, *others = run(*command).split()
+    kept = f"{sum(1 << number for number in KEPT_CAPABILITIES):016x}"
+    assert (int(inherited, 16), others[:3]) == (0, [kept, kept, kept])
+
+
+def test_an_error_of_the_file_system_is_no_panic_of_this_machine(disk: Path) -> None:
+    run("tune2fs", "-e", "panic", f"{disk}?offset={lab.START}")
+    script = (
+        'while read device path kind options rest; do if test "$path" = /; then echo "$options"; fi; done'
+    )
+    (options,) = execute(disk, lab.shell(f"{script} < /proc/mounts")).lines
+    assert "errors=remount-ro" in options.split(",")
+
+
+def test_a_block_device_that_does_not_free_itself_any_more_is_freed(tmp_path: Path) -> None:
+    with (tmp_path / "disk.raw").open("w+b") as file:
+        file.truncate(1 << 20)
+        device, path = loop_devices.attach(file.fileno())
+        fcntl.ioctl(device, LOOP_SET_STATUS64, bytes(SIZE_OF_STATUS))  # flags of zero
+        os.close(device)
+        assert lab.loop_devices(tmp_path)
+        another = os.stat_result((0, os.fstat(file.fileno()).st_ino, *[0] * 8))
+        assert not loop_devices.release(path, another)
+        assert loop_devices.release(path, os.fstat(file.fileno()))
+    assert not lab.loop_devices(tmp_path)
 
 
 def test_proxies_of_the_build_reach_the_image(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

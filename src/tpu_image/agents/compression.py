@@ -17,6 +17,13 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 ZSTD_WINDOW_LIMIT = 128 * 1024 * 1024
 """Bytes of history a zstd frame may ask for: what zstd(1) itself takes without ``--long``."""
 
+PIECE = 16 * 1024
+"""Bytes that the gzip decoder is given at once."""
+
+MEMBERS_LIMIT = 1000
+MEMBER_SIZE = 512
+"""Members of a gzip stream, and bytes for each further one: eStargz has one for each file, with its tar header."""
+
 
 def plain(chunks: Iterable[bytes], where: str) -> Iterator[bytes]:
     """Give the bytes behind a compression, at most :data:`CHUNK` at a time.
@@ -48,22 +55,39 @@ def _gunzipped(first: bytes, rest: Iterator[bytes], where: str) -> Iterator[byte
 
     damaged = cast("type[zlib.error]", isal_zlib.error)
     decoder = isal_zlib.decompressobj(wbits=31)
+    members, total = 1, 0
     try:
-        for data in _joined(first, rest):
+        for data in _pieces(_joined(first, rest)):
             while data:
                 if decoder.eof:
                     data = data.lstrip(b"\0")
                     if not data:
                         break
                     decoder = isal_zlib.decompressobj(wbits=31)
-                yield decoder.decompress(data, CHUNK)
+                    members += 1
+                    if members > MEMBERS_LIMIT + total // MEMBER_SIZE:
+                        raise ImageError(
+                            "its gzip data is in too many members with too little in them", where
+                        )
+                produced = decoder.decompress(data, CHUNK)
+                total += len(produced)
+                yield produced
                 while not decoder.eof and (more := decoder.unconsumed_tail):
-                    yield decoder.decompress(more, CHUNK)
+                    produced = decoder.decompress(more, CHUNK)
+                    total += len(produced)
+                    yield produced
                 data = decoder.unused_data if decoder.eof else b""
     except damaged as error:
         raise ImageError(f"its gzip data is damaged: {error}", where) from None
     if not decoder.eof:
         raise ImageError("its gzip data ends early", where)
+
+
+def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut chunks into small pieces: behind each gzip member the decoder copies what is left of one."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), PIECE):
+            yield chunk[start : start + PIECE]
 
 
 class _Reader:

@@ -17,6 +17,12 @@ ZEROS = bytes(BLOCK)
 EXTENDED_LIMIT = 1024 * 1024
 """Bytes of one extended header."""
 
+DIGITS_LIMIT = 20
+"""Digits of a number in a header."""
+
+TIME_LIMIT = (1 << 34) - 1
+"""Seconds since 1970 that ext4 can hold (Documentation/filesystems/ext4/inodes.rst, "Inode Timestamps")."""
+
 FILE, HARD_LINK, SYMLINK, CHARACTER, BLOCK_DEVICE, DIRECTORY, FIFO = "0", "1", "2", "3", "4", "5", "6"
 
 CAPABILITY = b"SCHILY.xattr.security.capability"
@@ -104,7 +110,7 @@ def _entry(
         _number(None, header[100:108], at, where) & 0o7777,
         _number(pax.get(b"uid"), header[108:116], at, where),
         _number(pax.get(b"gid"), header[116:124], at, where),
-        _number(pax.get(b"mtime", b"").partition(b".")[0] or None, header[136:148], at, where),
+        _time(pax, header, where, at),
         0 if kind in _WITHOUT_CONTENT else size,
         data,
         target.decode("utf-8", "surrogateescape"),
@@ -129,17 +135,22 @@ def _check(header: bytes, position: int, where: str) -> None:
 
 def _number(extended: bytes | None, field: bytes, position: int, where: str) -> int:
     """Read a number: of an extended header in decimal, of a field in octal or, marked, in base 256."""
-    try:
-        if extended is not None:
-            if len(extended) > 20:
-                raise ValueError
-            return int(extended)
-        if field[0] & 0x80:
-            return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
-        text = field.partition(b"\0")[0].strip()
-        return int(text, 8) if text else 0
-    except ValueError:
-        raise ImageError(f"has a number that is none at byte {position}", where) from None
+    if extended is None and field[0] & 0x80:
+        return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+    # A sign is refused with all else that is no digit: negative sizes would lead back to entries before.
+    text = field.partition(b"\0")[0].strip() if extended is None else extended
+    digits, base = (b"01234567", 8) if extended is None else (b"0123456789", 10)
+    if text.translate(None, digits) or len(text) > DIGITS_LIMIT or (not text and extended is not None):
+        raise ImageError(f"has a number that is none at byte {position}", where)
+    return int(text or b"0", base)
+
+
+def _time(pax: dict[bytes, bytes], header: bytes, where: str, position: int) -> int:
+    """Read when a file was changed, in seconds since 1970, as near as ext4 has it."""
+    written = pax.get(b"mtime", b"").partition(b".")[0]
+    if written.startswith(b"-") or (not written and header[136] == 0xFF):  # before 1970
+        return 0
+    return min(_number(written or None, header[136:148], position, where), TIME_LIMIT)
 
 
 def _records(content: bytes, position: int, where: str) -> dict[bytes, bytes]:

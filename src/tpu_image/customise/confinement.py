@@ -40,9 +40,10 @@ from tpu_image.customise.system_calls import (
 PLACE = "/mnt"
 """Where the image is mounted before it becomes the root; a folder that every system has (FHS 3.0, section 3.12)."""
 
-KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31})
-"""By number (capabilities(7)): chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service,
-net_raw, sys_chroot, audit_write, setfcap. None of them reaches devices, mounts, or processes outside."""
+KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 18, 29, 31})
+"""By number (capabilities(7)): chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, sys_chroot,
+audit_write, setfcap. None of them reaches devices, mounts, or processes outside. The network is this machine's, so
+net_raw, with which its traffic is read, and net_bind_service are not among them, as they are in containers."""
 
 DEVICES = {
     "null": (1, 3),
@@ -65,8 +66,8 @@ DEVICE_LINKS = {
 
 OTHER_KERNEL = "check the file system with e2fsck, or build on a newer kernel"
 
-READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-"""What root may write to without any capability, and which belongs to this machine's kernel."""
+MOUNT_OPTIONS = "errors=remount-ro"
+"""For ext4 and vfat: what a superblock says of errors may be that the kernel is to panic (ext4(5), "errors")."""
 
 
 class SessionError(Exception):
@@ -79,6 +80,7 @@ class Confinement:
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.mounted: list[str] = []
+        self._child_ended = _told_of_children()
 
     def tell(self, **event: object) -> None:
         """Tell the build something."""
@@ -136,7 +138,7 @@ class Confinement:
     def _mount_root(self) -> None:
         root = self.request["volumes"][0]
         try:
-            mount(root["device"], PLACE, root["kind"], MS_NODEV, "nobarrier")
+            mount(root["device"], PLACE, root["kind"], MS_NODEV, f"nobarrier,{MOUNT_OPTIONS}")
         except OSError as error:
             raise SessionError(
                 f"this kernel does not mount the root ({error.strerror}); {OTHER_KERNEL}"
@@ -168,7 +170,7 @@ class Confinement:
     def _mount_system(self) -> None:
         quiet = MS_NOSUID | MS_NODEV | MS_NOEXEC
         mount("proc", "/proc", "proc", quiet)
-        for path in filter(os.path.exists, READ_ONLY):
+        for path in _kernels_own():
             mount(path, path, "", MS_BIND)
             mount("", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | quiet)
         mount("sysfs", "/sys", "sysfs", quiet | MS_RDONLY)
@@ -183,7 +185,7 @@ class Confinement:
 
     def _mount_volume(self, device: str, path: str, kind: str) -> None:
         try:
-            mount(device, path, kind, MS_NODEV)
+            mount(device, path, kind, MS_NODEV, MOUNT_OPTIONS)
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise SessionError(
@@ -212,7 +214,7 @@ class Confinement:
         process = os.fork()
         if process == 0:
             self._become(arguments)
-        return _wait(process)
+        return _wait(process, self._child_ended)
 
     def _become(self, arguments: list[str]) -> None:
         """Turn this new process into the program."""
@@ -242,6 +244,15 @@ class Confinement:
         mount("", "/", "", MS_REMOUNT | MS_RDONLY)  # which writes everything that is not written yet
 
 
+def _kernels_own() -> list[str]:
+    """What of /proc belongs to no process: root may write to much of it without any capability.
+
+    Settings, interrupts, and with ``/proc/scsi/scsi`` this machine's disks, which can be taken from it there.
+    """
+    paths = (f"/proc/{name}" for name in os.listdir("/proc") if not name.isdigit())
+    return [path for path in paths if not stat.S_ISLNK(_mode(path))]
+
+
 def _number(path: str) -> int:
     """The number of a block device that the kernel has, wherever its node is."""
     with open(f"/sys/class/block/{os.path.basename(path)}/dev") as file:
@@ -261,24 +272,33 @@ def _make_device(path: str, mode: int, device: int) -> None:
     os.chmod(path, stat.S_IMODE(mode))
 
 
-def _wait(process: int) -> int:
-    """Wait for a program, and take away every process that lost its parent.
+def _told_of_children() -> int:
+    """Give a descriptor that has something to read after a child ended (:func:`signal.set_wakeup_fd`)."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # which is ignored otherwise, and then writes nothing
+    return reading
+
+
+def _wait(process: int, child_ended: int) -> int:
+    """Wait for a program, and take away every process that lost its parent: some wait until one is gone.
+
+    Args:
+        process: the program's number.
+        child_ended: descriptor that has bytes to read after a child ended.
 
     Returns:
         What it ended with, as shells say it: 128 and more for a signal.
     """
-    watched = os.pidfd_open(process)
-    try:
-        while True:
-            ready, _, _ = select.select([0, watched], [], [])
-            if 0 in ready:  # the build is gone
-                os._exit(1)
-            for reaped, status in _reaped():
-                if reaped == process:
-                    code = os.waitstatus_to_exitcode(status)
-                    return code if code >= 0 else 128 - code
-    finally:
-        os.close(watched)
+    while True:
+        for reaped, status in _reaped():
+            if reaped == process:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        ready, _, _ = select.select([0, child_ended], [], [])
+        if 0 in ready:  # the build is gone
+            os._exit(1)
+        os.read(child_ended, 4096)
 
 
 def _reaped() -> Iterator[tuple[int, int]]:

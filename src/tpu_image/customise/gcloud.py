@@ -12,6 +12,7 @@ import posixpath
 import tarfile
 import zlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tpu_image.customise.customisation import GcloudArchive
 from tpu_image.customise.session import CustomisationError
@@ -22,6 +23,9 @@ from tpu_image.report.printable import printable
 from tpu_image.trees.base import Kind, TreeError
 from tpu_image.trees.memory import Directory, File, Symlink
 from tpu_image.trees.overlay import Overlay
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 TOP = "google-cloud-sdk"
 FOLDER = "/usr/lib/google-cloud-sdk"
@@ -36,6 +40,15 @@ MEMBERS_LIMIT = 500_000
 
 HEADERS_LIMIT = 4 << 20
 """Bytes that may stand between one file's content and the next: headers with long names take a few hundred."""
+
+EXTENDED_LIMIT = 10 * 1024
+"""Bytes of a header with a long name and a long target, each of 4095 bytes at most: Python's tarfile, before the
+correction of CVE-2024-6232, takes time that grows with the square of them."""
+
+ALL_EXTENDED_LIMIT = 16 << 20
+"""Bytes of all such headers."""
+
+EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 BUFFER = 256 * 1024
 
@@ -61,6 +74,34 @@ class _Stream:
         if self.left < 0:
             raise tarfile.HeaderError("a header is larger than any file's")
         return data
+
+
+class _Headers:
+    """Looks at each header before what it announces is read."""
+
+    def __init__(self) -> None:
+        self._left = ALL_EXTENDED_LIMIT
+
+    def checked(self) -> type[tarfile.TarInfo]:
+        """Give the class that tarfile is to make of headers."""
+        look = self._look
+
+        class Header(tarfile.TarInfo):
+            @classmethod
+            def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+                header = super().frombuf(buf, encoding, errors)
+                look(header)
+                return header
+
+        return Header
+
+    def _look(self, header: tarfile.TarInfo) -> None:
+        if header.size < 0:
+            raise tarfile.TarError("a file has a size below zero")
+        if header.type in EXTENDED:
+            self._left -= header.size
+            if header.size > EXTENDED_LIMIT or self._left < 0:
+                raise tarfile.TarError("a header is larger than any file's")
 
 
 def unpack(
@@ -95,7 +136,8 @@ def unpack(
     try:
         with gzip.open(archive.path, "rb") as file:
             _unpack(file, unpacked)
-    except (tarfile.TarError, zlib.error, EOFError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, ValueError, RecursionError) as error:
+        # tarfile takes what extended headers say for numbers, and follows them one inside the other.
         raise CustomisationError(
             f"gcloud: {name} is damaged ({error or 'it is cut short'}); {GET_IT}"
         ) from None
@@ -154,7 +196,7 @@ class _Unpacked:
 
 def _unpack(file: gzip.GzipFile, unpacked: _Unpacked) -> None:
     stream = _Stream(file)
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER, tarinfo=_Headers().checked()) as tar:  # type: ignore[call-overload]
         for _ in range(MEMBERS_LIMIT):
             stream.left = HEADERS_LIMIT
             member = tar.next()

@@ -18,6 +18,7 @@ CONTROL = "/dev/loop-control"
 
 LOOP_CTL_GET_FREE = 0x4C82
 LOOP_CONFIGURE = 0x4C0A
+LOOP_CLR_FD = 0x4C01
 LOOP_GET_STATUS64 = 0x4C05
 FLAG_AUTOCLEAR, FLAG_PARTITIONS = 4, 8
 
@@ -100,16 +101,23 @@ def add_partition(device: int, number: int, start: int, size: int) -> None:
             raise LoopError(f"partition {number}: {error.strerror}; correct the partition table") from None
 
 
-def belongs_to(path: str, status: os.stat_result) -> bool:
-    """Whether a block device is still one of this file."""
+def release(path: str, status: os.stat_result) -> bool:
+    """Have a block device freed if it still is one of this file; False where it is not, or no more.
+
+    What ran with the device may have taken its mark away that it frees itself. One that is still open gets the mark
+    back by this very request.
+    """
     try:
         device = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        _, inode = _STATUS.unpack(fcntl.ioctl(device, LOOP_GET_STATUS64, bytes(_STATUS.size)))
+        file = _STATUS.unpack(fcntl.ioctl(device, LOOP_GET_STATUS64, bytes(_STATUS.size)))
+        if file != (status.st_dev, status.st_ino):
+            return False
+        fcntl.ioctl(device, LOOP_CLR_FD)
     except OSError:
         return False
     finally:
         os.close(device)
-    return bool(inode == status.st_ino)
+    return True

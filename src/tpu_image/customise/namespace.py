@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tpu_image.customise.loop_devices import belongs_to
+from tpu_image.customise.loop_devices import release
 from tpu_image.customise.session import GIVEN, CustomisationError, Listener, Session
 from tpu_image.disks.image_tree import ImageTree, Place, open_tree
 from tpu_image.disks.raw import open_raw
@@ -182,7 +182,7 @@ class _Run:
         """Wait until the kernel has let go of the block device, which it does after the last process has ended."""
         deadline = time.monotonic() + RELEASE_LIMIT
         status = os.fstat(self._disk.fileno())
-        while self._device and belongs_to(self._device, status) and time.monotonic() < deadline:
+        while self._device and release(self._device, status) and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def _judge(self) -> None:

@@ -10,6 +10,8 @@ MS_REMOUNT, MS_BIND, MS_MOVE = 32, 4096, 8192
 MNT_DETACH = 2
 
 PR_CAPBSET_DROP = 24
+CAPABILITY_VERSION = 0x20080522
+"""Of the structures below, which hold 64 capabilities (capget(2), ``_LINUX_CAPABILITY_VERSION_3``)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,10 +71,20 @@ def set_host_name(name: str) -> None:
 
 
 def keep_capabilities(kept: frozenset[int], last: int) -> None:
-    """Give up every capability but these, 0 to ``last``, for all that this process will execute.
+    """Give up every capability but these, 0 to ``last``, for this process and all that it will execute.
+
+    The inheritable ones are all given up: with them root would get more than its bounds say (capabilities(7)).
 
     Raises:
         OSError: one cannot be given up.
     """
     for capability in set(range(last + 1)) - kept:
         _check(_libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0), f"capability {capability}")
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+    # Effective, permitted, inheritable of the first 32, then of the others.
+    sets = (ctypes.c_uint32 * 6)()
+    _check(_libc.capget(header, sets), "capabilities")
+    mask = sum(1 << capability for capability in kept)
+    for index in range(6):
+        sets[index] &= 0 if index % 3 == 2 else (mask >> (32 * (index // 3))) & 0xFFFFFFFF
+    _check(_libc.capset(header, sets), "capabilities")

@@ -127,6 +127,9 @@ class Refused:
 
 SPARSE = layer(entry("holes", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.realsize": str(1 << 50)}))
 OLD_SPARSE = layer(entry("holes", type=tarfile.GNUTYPE_SPARSE))
+BACKWARDS = layer(entry("x", type=tarfile.XHDTYPE, pax_headers={"size": "-1536"}))
+"""An extended header of an extended header: no entry comes between the two."""
+
 REFUSED = [
     Refused("absolute name", (layer(entry("/etc/passwd", b"x")),), "/etc/passwd is absolute"),
     Refused("name that leads out", (layer(entry("a/../../etc/passwd")),), "a/../../etc/passwd leads out"),
@@ -176,6 +179,8 @@ REFUSED = [
     Refused("empty link", (layer(link("a", "")),), "what Linux does not take"),
     Refused("strange kind", (layer(entry("a", type=b"Z")),), "a kind that layers do not have"),
     Refused("owner that is none", (layer(entry("a", uid=0xFFFF_FFFF)),), "an owner that Linux does not take"),
+    Refused("size below zero", (layer(entry("a", pax_headers={"size": "-1536"})),), "a number that is none"),
+    Refused("size that leads back to its header", (BACKWARDS,), "a number that is none"),
     Refused("cut short", (ETC[:700],), "is cut short"),
     Refused("damaged header", (b"x" + ETC[1:],), "damaged tar header"),
     Refused(
@@ -193,6 +198,22 @@ def test_hostile_layers_are_refused_by_name(case: Refused, monkeypatch: pytest.M
         laid(spool, *case.layers)
     assert case.mentions in str(caught.value)
     assert str(caught.value).startswith("layer ")
+
+
+TIMES = {
+    "after 2446, of pax": (tarfile.PAX_FORMAT, 1 << 60, (1 << 34) - 1),
+    "after 2446, of GNU": (tarfile.GNU_FORMAT, 1 << 80, (1 << 34) - 1),
+    "before 1970, of pax": (tarfile.PAX_FORMAT, -5, 0),
+    "before 1970, of GNU": (tarfile.GNU_FORMAT, -5, 0),
+}
+
+
+@pytest.mark.parametrize(("form", "written", "kept"), TIMES.values(), ids=TIMES.keys())
+def test_times_that_no_file_system_has_become_the_nearest(form: int, written: int, kept: int) -> None:
+    with Spool() as spool:
+        node = laid(spool, layer(entry("a", mtime=written), form=form)).root.children["a"]
+        assert isinstance(node, File)
+        assert node.mtime == kept
 
 
 def test_what_a_limit_of_entries_lets_through_is_less_than_a_hundred_thousand() -> None:

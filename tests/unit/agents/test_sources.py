@@ -236,6 +236,11 @@ BAD = [
     ),
     Bad("no archive", lambda folder: str(_file(folder, b"x" * 2048)), "at byte 0"),
     Bad("half a gzip", half, "ends early"),
+    Bad(
+        "gzip members without end",
+        lambda folder: str(_file(folder, gzip.compress(b"") * 2000)),
+        "too many members",
+    ),
     Bad("damaged gzip", lambda folder: str(_file(folder, b"\x1f\x8b" + bytes(600))), "gzip data"),
     Bad("damaged zstd", lambda folder: str(_file(folder, b"\x28\xb5\x2f\xfd" + b"x" * 600)), "zstd data"),
     Bad("layer cut short", lambda f: changed(f, "layer", lambda data: data[:-9]), "it is cut short"),

@@ -25,7 +25,7 @@ from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import ImageTree, open_tree
 
 TIME = 1_700_000_000
-Make = Callable[[tarfile.TarFile], None]
+Make = Callable[[tarfile.TarFile], object]
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,28 @@ def add(tar: tarfile.TarFile, name: str, content: bytes = b"", **attributes: obj
 def add_all(tar: tarfile.TarFile, *members: tuple[str, dict[str, object]]) -> None:
     for name, attributes in members:
         add(tar, name, b"", **attributes)
+
+
+def pax(tar: tarfile.TarFile, records: dict[str, str]) -> None:
+    member = tarfile.TarInfo("google-cloud-sdk/x")
+    member.pax_headers = records
+    add_raw(tar, member.tobuf(tarfile.PAX_FORMAT))
+
+
+def pax_record(size: int) -> bytes:
+    start = b"%d comment=" % size
+    return start + b"x" * (size - len(start) - 1) + b"\n"
+
+
+def add_raw(tar: tarfile.TarFile, data: bytes) -> None:
+    assert tar.fileobj is not None
+    tar.fileobj.write(data)
+
+
+def header(kind: bytes, size: int) -> bytes:
+    member = tarfile.TarInfo("google-cloud-sdk/x")
+    member.type, member.size = kind, size
+    return member.tobuf(tarfile.GNU_FORMAT)
 
 
 def plain(tar: tarfile.TarFile) -> None:
@@ -164,6 +186,23 @@ HOSTILE: dict[str, tuple[Make, str]] = {
         "f/x is below something that is no folder",
     ),
     "twice": (lambda t: add_all(t, (f"{TOP}/f", {}), (f"{TOP}/f", {})), "it has f twice"),
+    "a size that is no number": (lambda t: pax(t, {"GNU.sparse.size": "many"}), "is damaged"),
+    "a sparse map of words": (
+        lambda t: pax(t, {"GNU.sparse.size": "9", "GNU.sparse.map": "a,b"}),
+        "is damaged",
+    ),
+    "a size below zero": (lambda t: add_raw(t, header(b"0", -1536)), "a file has a size below zero"),
+    "a header of digits alone": (
+        lambda t: add_raw(t, header(b"x", 61440) + b"1" * 61440),
+        "a header is larger than any file's",
+    ),
+    "headers within headers": (lambda t: add_raw(t, header(b"x", 0) * 2000), "is damaged"),
+    "many headers": (
+        lambda t: [
+            add_raw(t, header(b"g", 10240) + pax_record(10240) + header(b"5", 0)) for _ in range(1700)
+        ],
+        "a header is larger than any file's",
+    ),
     "a name too long": (lambda t: add(t, f"{TOP}/{'n' * 256}", b"x"), "is not below google-cloud-sdk/"),
 }
 
@@ -181,12 +220,6 @@ def write_gzip(path: Path, *parts: bytes) -> GcloudArchive:
         for part in parts:
             file.write(part)
     return GcloudArchive(path)
-
-
-def header(kind: bytes, size: int) -> bytes:
-    member = tarfile.TarInfo(f"{TOP}/x")
-    member.type, member.size = kind, size
-    return member.tobuf(tarfile.GNU_FORMAT)
 
 
 @pytest.mark.parametrize("kind", [b"L", b"K", b"x", b"g"])
