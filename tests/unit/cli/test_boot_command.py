@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from cli_types import Run
 from lab_results import FAILED, RESULT, TIMED_OUT
-from tpu_image.catalogue.requirement import Status, Verdict
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.result import BootResult
 
