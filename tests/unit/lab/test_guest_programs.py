@@ -90,7 +90,7 @@ def test_boots_are_counted_and_the_last_alone_is_reported(
     monkeypatch.setattr(probe, "FOLDER", str(tmp_path))
     monkeypatch.setattr(probe, "BOOTS_DONE", str(tmp_path / "boots-done"))
     monkeypatch.setattr(probe, "STEPS", (("identify", probe.identify), ("commands", probe.commands)))
-    monkeypatch.setattr(probe.subprocess, "run", lambda command, **_: programs.append(command))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: programs.append(command))
     (tmp_path / "settings.json").write_text(payload.settings(Payload(Profile(), run=("echo here",), boots=2)))
     kinds = []
     for name in ("first", "second"):

@@ -397,7 +397,7 @@ def is_last_boot(settings: Settings) -> bool:
     number = int(text_of(BOOTS_DONE) or "0") + 1
     with open(BOOTS_DONE, "w", encoding="ascii") as file:
         file.write(str(number))
-    return number >= settings["boots"]
+    return bool(number >= settings["boots"])
 
 
 def main(path: str) -> None:
