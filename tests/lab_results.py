@@ -78,6 +78,10 @@ RESULT = BootResult(
     "[ 0.0] Linux version 6.1.0\r\nhost login: ",
 )
 
+FAILED = replace(
+    RESULT, verdicts=(*RESULT.verdicts, Verdict("lab.usable", Status.FAIL, "no", (), "do something"))
+)
+
 TIMED_OUT = replace(
     RESULT,
     outcome=Outcome.TIMED_OUT,

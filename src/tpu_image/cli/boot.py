@@ -90,6 +90,14 @@ def _fault(word: str) -> str:
 @click.option(
     "--run", metavar="COMMAND", multiple=True, help="Run it inside, as root, in a shell. May be repeated."
 )
+@click.option(
+    "--boots",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    metavar="NUMBER",
+    help="Boot so often, each time from what the boot before left; the last one is judged. --run runs in each.",
+)
 @click.option("--keep", is_flag=True, help="Leave the guest running after its report.")
 @click.option("--shell", is_flag=True, help="Have the guest's serial console here, logged in as root.")
 @click.option(
@@ -98,7 +106,7 @@ def _fault(word: str) -> str:
     default=TIMEOUT,
     show_default=True,
     metavar="SECONDS",
-    help="How long the guest may take to report.",
+    help="How long the guest may take to report; for each boot.",
 )
 @click.option(
     "--ssh-port",
@@ -133,6 +141,7 @@ def command(
     metadata: Sequence[tuple[str, str]],
     fault: Sequence[str],
     run: Sequence[str],
+    boots: int,
     keep: bool,
     shell: bool,
     timeout: float,
@@ -162,6 +171,7 @@ def command(
         keep,
         shell,
         ssh_port,
+        boots,
     )
     with progress(quiet=quiet or shell) as (observer, told):
         result = boot(request, observer, told)

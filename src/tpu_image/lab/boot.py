@@ -60,9 +60,10 @@ class Request:
     Attributes:
         image: a disk image; of a file without a name, ``/proc/self/fd/N``.
         metadata: attributes of the instance; ``run``: commands to run inside as root, each in a shell.
-        timeout: seconds from power-on until the guest must have reported.
+        timeout: seconds from power-on until the guest must have reported, for each of its boots.
         keep: leave the guest running after its report; ``shell``: with the terminal as its console.
         ssh_port: port of this machine that leads to the guest's SSH; 0 takes a free one, None none.
+        boots: how often the guest boots, from what the boot before left; it is judged in the last.
         cpus, memory: virtual processors and MiB; 0 for what suits.
         name: what reports call the image; by default its path.
     """
@@ -78,6 +79,7 @@ class Request:
     keep: bool = False
     shell: bool = False
     ssh_port: int | None = None
+    boots: int = 1
     cpus: int = 0
     memory: int = 0
     name: str = ""
@@ -175,6 +177,7 @@ def _disk(request: Request, emulator: Emulator, observer: Observer) -> Iterator[
         request.run,
         run_seconds=request.timeout,
         settle_seconds=request.timeout * 0.6,
+        boots=request.boots,
         late_device=request.faults.device_late,
         keep=request.keep or request.shell,
         shell=request.shell,
@@ -206,7 +209,7 @@ def _session(request: Request, parts: Parts, told: Told) -> Session:
         plug = {**described, "addr": "00.0", "bus": machine.LATE_PORT}
     how = "switch it off, or press Ctrl-C" if not request.shell else "Ctrl-] ends it"
     return Session(
-        request.timeout,
+        request.timeout * request.boots,
         keep=request.keep,
         shell=request.shell,
         patience=PATIENCE if parts.emulator.accelerator == "kvm" else None,
@@ -275,6 +278,7 @@ def _machine(request: Request, parts: Parts) -> machine.Machine:
         iommu=not request.faults.iommu_off,
         devices=[function.device(parts.tpus.socket(function.name)) for function in present],
         forward_ssh=request.ssh_port is not None,
+        restarts=request.boots > 1,
     )
 
 

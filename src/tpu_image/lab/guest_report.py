@@ -35,6 +35,8 @@ class GuestReportBuilder:
     def __init__(self) -> None:
         self.report = GuestReport()
         self.ended = False
+        self.restarting = False
+        """Whether it has said that it starts anew, and nothing since."""
         self.doing = ""
         self.wanted: list[str] = []
         self.no_python = False
@@ -53,6 +55,7 @@ class GuestReportBuilder:
             "kernel-log": self._take_kernel_log,
             "locked-memory": self._take_locked_memory,
             "no-python": self._take_no_python,
+            "restart": self._take_restart,
             "run": self._take_run,
             "settled": self._take_settled,
             "step": self._take_step,
@@ -95,6 +98,10 @@ class GuestReportBuilder:
         del message
         self.ended = True
 
+    def _take_restart(self, message: Message) -> None:
+        del message
+        self.restarting = True
+
     def _take_no_python(self, message: Message) -> None:
         self.no_python = True
         self._update(kernel=message.text("kernel"))
@@ -102,6 +109,7 @@ class GuestReportBuilder:
 
     def _take_step_begins(self, message: Message) -> None:
         self.doing = message.text("name", 80)
+        self.restarting = False
 
     def _take_system(self, message: Message) -> None:
         fields = ("kernel", "system", "command_line", "user")

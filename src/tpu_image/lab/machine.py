@@ -60,6 +60,7 @@ class Machine:
         iommu: whether there is one.
         devices: values of ``-device`` for the emulated TPUs, in order of their slots.
         forward_ssh: whether :data:`GUEST_PORT` leads to the guest's SSH.
+        restarts: whether the guest may start anew; otherwise that is its end.
     """
 
     accelerator: str
@@ -68,6 +69,7 @@ class Machine:
     iommu: bool = True
     devices: Sequence[str] = ()
     forward_ssh: bool = False
+    restarts: bool = False
 
 
 def arguments(machine: Machine, files: Files, channels: Channels) -> list[str]:
@@ -81,8 +83,9 @@ def arguments(machine: Machine, files: Files, channels: Channels) -> list[str]:
         *_disk(files),
         *_network(machine),
         *_channels(channels),
-        # A guest that starts anew or panics has ended: QEMU says so, and exits.
-        *("-action", "reboot=shutdown,panic=shutdown", "-device", "pvpanic-pci,addr=6"),
+        # A guest that panics, or starts anew where it is not to, has ended: QEMU says so, and exits.
+        *("-action", f"reboot={'reset' if machine.restarts else 'shutdown'},panic=shutdown"),
+        *("-device", "pvpanic-pci,addr=6"),
         *_tpus(machine),
     ]
 

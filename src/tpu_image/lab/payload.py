@@ -49,6 +49,7 @@ class Payload:
         profile: what the checker judges by.
         run: commands of the user, each for a shell; ``run_seconds`` is how long each may take.
         settle_seconds: how long the boot may take until the probe begins all the same.
+        boots: how often the guest boots; it is judged in the last, and the commands run in each.
         late_device: whether the host plugs a device in when it is told to.
         keep: leave the guest on in the end.
         shell: have root logged in on the serial console.
@@ -59,6 +60,7 @@ class Payload:
     run: Sequence[str] = ()
     run_seconds: float = 600
     settle_seconds: float = 600
+    boots: int = 1
     late_device: bool = False
     keep: bool = False
     shell: bool = False
@@ -92,6 +94,7 @@ def settings(payload: Payload) -> str:
         "run": list(payload.run),
         "run_seconds": payload.run_seconds,
         "settle_seconds": payload.settle_seconds,
+        "boots": payload.boots,
         "late_device": payload.late_device,
         "keep": payload.keep,
     }

@@ -185,6 +185,10 @@ class Session:
             told = {"guest-reset": "the guest started anew", "guest-shutdown": "the guest switched off"}
             what = told.get(str(reason), f"QEMU shut down ({reason})")
             self._end(Outcome.DIED, f"{what} before its report was complete")
+        elif name == "RESET" and not self.guest.ended:
+            # A firmware may reset the machine once more by itself, so they are not counted.
+            if not self.guest.restarting:
+                self._end(Outcome.DIED, "the guest started anew before its report was complete")
         elif name == "error":
             self.guest.fault(f"QEMU refuses: {description}")
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli_types import Run
-from lab_results import RESULT, TIMED_OUT
-from tpu_image.catalogue.requirement import Status, Verdict
+from lab_results import FAILED, RESULT, TIMED_OUT
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.result import BootResult
-
-FAILED = replace(
-    RESULT, verdicts=(*RESULT.verdicts, Verdict("lab.usable", Status.FAIL, "no", (), "do something"))
-)
 
 
 class Lab:
@@ -54,7 +48,7 @@ def test_options_become_a_request(run: Run, lab: Lab, image: Path, tmp_path: Pat
         *("boot", image, "--tpu", "v6e:4,tpu7x:1", "--firmware", "uefi", "--run", "id", "--run", "true"),
         *("--metadata", "a=b", "--metadata", f"user-data=@{tmp_path / 'data'}", "--no-agent"),
         *("--fault", "metadata=down:30s", "--fault", "iommu=off", "--fault", "device=late"),
-        *("--timeout", "30", "--ssh-port", "0", "--keep"),
+        *("--timeout", "30", "--ssh-port", "0", "--keep", "--boots", "2"),
     )
     assert done.status == 0, done.err
     request = lab.request
@@ -67,7 +61,7 @@ def test_options_become_a_request(run: Run, lab: Lab, image: Path, tmp_path: Pat
     assert request.metadata == {"a": "b", "user-data": "#cloud-config\n"}
     assert request.faults.words == ("iommu=off", "device=late", "metadata=down:30s")
     assert (request.firmware, request.run, request.timeout) == ("uefi", ("id", "true"), 30)
-    assert (request.keep, request.shell, request.ssh_port) == (True, False, 0)
+    assert (request.keep, request.shell, request.ssh_port, request.boots) == (True, False, 0, 2)
 
 
 def test_a_machine_type_stands_for_its_chips(run: Run, lab: Lab, image: Path) -> None:

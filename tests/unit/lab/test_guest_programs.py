@@ -83,6 +83,27 @@ def test_time_spans_are_read_as_systemd_writes_them(text: str, seconds: float) -
     assert probe.duration(text) == pytest.approx(seconds)
 
 
+def test_boots_are_counted_and_the_last_alone_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs: list[list[str]] = []
+    monkeypatch.setattr(probe, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(probe, "BOOTS_DONE", str(tmp_path / "boots-done"))
+    monkeypatch.setattr(probe, "STEPS", (("identify", probe.identify), ("commands", probe.commands)))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: programs.append(command))
+    (tmp_path / "settings.json").write_text(payload.settings(Payload(Profile(), run=("echo here",), boots=2)))
+    kinds = []
+    for name in ("first", "second"):
+        (tmp_path / name).touch()
+        probe.main(str(tmp_path / name))
+        kinds.append([json.loads(line)["kind"] for line in (tmp_path / name).read_text().splitlines()])
+    assert kinds == [
+        ["step-begins", "run", "restart"],
+        ["step-begins", "system", "step-begins", "run", "end"],
+    ]
+    assert [command[1] for command in programs] == ["reboot", "poweroff"]
+
+
 def test_the_payload_is_put_where_systemd_starts_it() -> None:
     overlay = Overlay(MemoryTree())
     payload.write(Payload(Profile(), run=("id",)), overlay)

@@ -76,3 +76,8 @@ def test_the_guest_cannot_start_programs_through_qemu() -> None:
 def test_every_file_that_qemu_needs_is_named() -> None:
     assert Files(10, "raw", 11, 12, 13).descriptors == (10, 11, 12, 13)
     assert FILES.descriptors == (10, 11)
+
+
+def test_a_guest_that_starts_anew_has_ended_unless_it_is_to() -> None:
+    assert values("-action") == ["reboot=shutdown,panic=shutdown"]
+    assert values("-action", replace(TCG, restarts=True)) == ["reboot=reset,panic=shutdown"]

@@ -84,6 +84,15 @@ def test_a_guest_that_leaves_before_its_report_has_died(reason: str, told: str) 
     assert ended == Ended(Outcome.DIED, f"{told} before its report was complete")
 
 
+def test_a_guest_starts_anew_only_where_it_says_so() -> None:
+    reset = 'time.sleep(0.5)\nevent("RESET", guest=True, reason="guest-reset")\n'
+    said, begun = 'say(kind="restart")\n', 'say(kind="step-begins", name="commands")\n'
+    ended, _ = watched(said + reset + reset + begun + 'time.sleep(2)\nsay(kind="end")' + STAY)
+    assert ended == Ended(Outcome.REPORTED)
+    ended, _ = watched(said + reset + begun + reset + STAY)
+    assert ended == Ended(Outcome.DIED, "the guest started anew before its report was complete")
+
+
 def test_what_qemu_says_before_it_ends_is_the_reason() -> None:
     ended, _ = watched('os.write(log, b"warning\\nno such device\\n")\nsys.exit(3)')
     assert ended == Ended(Outcome.DIED, "QEMU ended with status 3: no such device")

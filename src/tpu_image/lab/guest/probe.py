@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Dict
 
 FOLDER = "/etc/tpu-image-lab"
+BOOTS_DONE = FOLDER + "/boots-done"
 USER = "nobody"
 DEVICES = "/sys/bus/pci/devices"
 MARKS = "/run/tpu-image/iommu-groups"
@@ -374,18 +375,37 @@ STEPS: tuple[tuple[str, Callable[[Port, Settings], None]], ...] = (
 )
 
 
+BEFORE_THE_LAST = ("wait for the boot to settle", "commands")
+"""Steps of the boots that only come before the one which is judged."""
+
+
+def is_last_boot(settings: Settings) -> bool:
+    """Count this boot, and say whether it is the last that is wanted."""
+    number = int(text_of(BOOTS_DONE) or "0") + 1
+    with open(BOOTS_DONE, "w", encoding="ascii") as file:
+        file.write(str(number))
+    return bool(number >= settings["boots"])
+
+
 def main(path: str) -> None:
-    """Take every step, report each, and switch off."""
+    """Take every step, report each, and switch off; or start anew, where further boots are wanted."""
     port = Port(path)
     with open(FOLDER + "/settings.json", encoding="utf-8") as file:
         settings = json.load(file)
+    last = is_last_boot(settings)
     for name, step in STEPS:
+        if not last and name not in BEFORE_THE_LAST:
+            continue
         port.send("step-begins", name=name)
         try:
             step(port, settings)
         except Exception as error:  # the others are worth having all the same
             where = traceback.extract_tb(error.__traceback__)[-1]
             port.send("fault", text=f"{name}: {type(error).__name__}: {error} (line {where.lineno})")
+    if not last:
+        port.send("restart")
+        subprocess.run(["systemctl", "reboot", "--no-block"], check=False)
+        return
     port.send("end")
     if not settings["keep"]:
         subprocess.run(["systemctl", "poweroff", "--no-block"], check=False)
