@@ -89,9 +89,9 @@ def _usable(self: LabRequirement, boot: Boot) -> Verdict:
     used = f"{len(groups)} IOMMU groups, read, mapped and reset {len(devices)} functions"
     told = f"{boot.guest.user or 'a user'} opened {used}"
     if any(_is_closed_iommufd(step) for device in devices for step in device.steps):
-        evidence = Evidence(IOMMUFD, found="not open to users")
+        closed = Evidence(IOMMUFD, found="not open to users")
         remedy = "nothing, unless a framework of yours uses iommufd: then open /dev/iommu to its users by a udev rule"
-        return self.warned(f"{told}, by groups alone: {IOMMUFD} is closed", evidence, remedy=remedy)
+        return self.warned(f"{told}, by groups alone: {IOMMUFD} is closed", closed, remedy=remedy)
     return self.passed(told)
 
 
