@@ -240,7 +240,7 @@ class BootResult:
     reason: str
     """Why it ended so, as one line; empty for :attr:`Outcome.REPORTED`."""
     seconds: float
-    """From power-on to the end."""
+    """From power-on to the complete report, or to the end of a guest without one."""
     verdicts: tuple[Verdict, ...] = ()
     """The checker's from inside (``machine.*``) and the lab's own (``lab.*``)."""
     guest: GuestReport = field(default_factory=GuestReport)

@@ -71,6 +71,7 @@ class Session:
         patience: seconds within which the guest must show that its kernel runs, None for no limit.
         plug: what QEMU's ``device_add`` is to plug in when the guest asks for a late device; None for nothing.
         kept: called once the report is complete and the guest goes on.
+        ended_after: seconds from power-on to the complete report, or to the end without one.
     """
 
     timeout: float
@@ -128,7 +129,7 @@ class Session:
                         selector.unregister(key.fileobj)
                 ended = self._look(process)
                 if ended is not None:
-                    self.ended_after = self.seconds
+                    self.ended_after = self.ended_after or self.seconds
                     return ended
                 observer(Progress(self.seconds, self._stage(), self.console.last_line))
 
@@ -161,7 +162,8 @@ class Session:
         except GuestError as error:
             self._end(Outcome.DIED, str(error))
         if self.guest.ended and all(stage.name != "report" for stage in self.console.stages):
-            self.console.stages.append(Stage("report", self.seconds))
+            self.ended_after = self.seconds
+            self.console.stages.append(Stage("report", self.ended_after))
         while self.guest.wanted:
             self._grant(self.guest.wanted.pop())
 

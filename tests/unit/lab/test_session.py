@@ -136,6 +136,7 @@ def test_a_guest_that_is_kept_goes_on_until_it_switches_off() -> None:
     ended, session = watched(program, keep=True, kept=lambda: told.append("kept"))
     assert ended == Ended(Outcome.REPORTED)
     assert told == ["kept"]
+    assert 0 < session.ended_after < session.seconds - 0.9
     assert session.seconds >= 1
 
 
