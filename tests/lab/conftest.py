@@ -23,6 +23,13 @@ PATIENCE = 1800.0
 """Seconds that a boot may take where the machine has other work too."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a test that boots take its time: what it boots has a time limit of its own."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(3 * PATIENCE))
+
+
 @pytest.fixture(scope="session")
 def base() -> Path:
     """A bootable Debian 12."""

@@ -79,11 +79,23 @@ def test_a_port_of_the_host_leads_inside(tmp_path: Path) -> None:
             end = time.monotonic() + 60
             data = b""
             while not data and time.monotonic() < end:
-                with socket.create_connection(("127.0.0.1", port)) as connection:
+                with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
                     data = connection.recv(10)
+                time.sleep(0.05)
             assert data == b"SSH"
 
     run(tmp_path, [sys.executable, "-c", serve], connect)
+
+
+def test_where_nothing_listens_inside_a_connection_ends_however_many_there_were(tmp_path: Path) -> None:
+    def connect(enclosure: Enclosure) -> None:
+        with forwarding(0, enclosure.connections) as port:
+            for _ in range(2 * len(enclosure.connections)):
+                with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+                    assert connection.recv(10) == b""
+        enclosure.process.kill()
+
+    run(tmp_path, ["sleep", "1000"], connect)
 
 
 def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:

@@ -35,28 +35,13 @@ _OWN_FILES = (
 )
 """What the boot tasks import of this package."""
 
-_YAML_FILES = (
-    "__init__.py",
-    "composer.py",
-    "constructor.py",
-    "dumper.py",
-    "emitter.py",
-    "error.py",
-    "events.py",
-    "loader.py",
-    "nodes.py",
-    "parser.py",
-    "reader.py",
-    "representer.py",
-    "resolver.py",
-    "scanner.py",
-    "serializer.py",
-    "tokens.py",
-)
-"""PyYAML without its C extension."""
+_YAML_FILES = ("error.py", "events.py", "parser.py", "reader.py", "scanner.py", "tokens.py")
+"""What of PyYAML gives events; it is looked for behind the system's own, which is there compiled already."""
 
 _MAIN = b"""\
 import sys
+
+sys.path.append(sys.path[0] + "/packed")
 
 from tpu_image.runtime.__main__ import main
 
@@ -106,14 +91,15 @@ def _preamble(modules: bytes, archive: bytes) -> bytes:
 
 
 def _members() -> dict[str, bytes]:
-    members = {"__main__.py": _MAIN, "yaml/LICENSE": _source("tpu_image", "runtime/PyYAML-LICENSE.txt")}
+    members = {"__main__.py": _MAIN, "packed/yaml/__init__.py": b""}
+    members["packed/yaml/LICENSE"] = _source("tpu_image", "runtime/PyYAML-LICENSE.txt")
     members |= {f"tpu_image/{name}": _source("tpu_image", name) for name in _OWN_FILES}
-    members |= {f"yaml/{name}": _source("yaml", name) for name in _YAML_FILES}
+    members |= {f"packed/yaml/{name}": _source("yaml", name) for name in _YAML_FILES}
     return members
 
 
 def _modules_checksum() -> bytes:
-    return _checksum(b"\0".join(_source("tpu_image", name) for name in _OWN_FILES))
+    return _checksum(b"\0".join((_MAIN, *(_source("tpu_image", name) for name in _OWN_FILES))))
 
 
 def _checksum(content: bytes) -> bytes:

@@ -14,7 +14,9 @@ _CHUNK = 65536
 
 @contextlib.contextmanager
 def forwarding(port: int, connections: list[socket.socket]) -> Iterator[int]:
-    """Take connections on a loopback port, as many as there are sockets for; the port is given, also where it was 0.
+    """Take connections on a loopback port; the port is given, also where it was 0.
+
+    Each takes a socket for good, once the guest answered it; where none is left, connections are closed at once.
 
     Raises:
         OSError: the port is taken.
@@ -28,21 +30,30 @@ def forwarding(port: int, connections: list[socket.socket]) -> Iterator[int]:
 
 
 def _serve(listener: socket.socket, connections: list[socket.socket]) -> None:
-    while connections:
+    while True:
         try:
             client, _ = listener.accept()
         except OSError:  # closed: the session is over
             return
-        threading.Thread(target=_join, args=(client, connections.pop()), daemon=True).start()
+        if connections:
+            threading.Thread(target=_join, args=(client, connections), daemon=True).start()
+        else:
+            client.close()
 
 
-def _join(client: socket.socket, inside: socket.socket) -> None:
-    with client, inside, contextlib.suppress(OSError):
-        inside.connect(("127.0.0.1", GUEST_PORT))
-        back = threading.Thread(target=_copy, args=(inside, client), daemon=True)
-        back.start()
-        _copy(client, inside)
-        back.join()
+def _join(client: socket.socket, connections: list[socket.socket]) -> None:
+    with client, contextlib.suppress(OSError, IndexError):
+        inside = connections.pop()
+        try:
+            inside.connect(("127.0.0.1", GUEST_PORT))
+        except ConnectionRefusedError:  # nothing listens yet; connect(2) may be tried again
+            connections.append(inside)
+            return
+        with inside:
+            back = threading.Thread(target=_copy, args=(inside, client), daemon=True)
+            back.start()
+            _copy(client, inside)
+            back.join()
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

@@ -21,13 +21,10 @@ from collections.abc import Callable
 from tpu_image.formats import FormatError
 from tpu_image.runtime import settings, system_environment
 from tpu_image.runtime.atomic_file import Owner
-from tpu_image.runtime.metadata import (
-    EmptyAnswerError,
-    ForbiddenError,
-    MetadataError,
-    MetadataServer,
-    NotSetError,
-)
+
+TYPE_CHECKING = False  # typing's own costs as much as the rest of a task
+if TYPE_CHECKING:
+    from tpu_image.runtime.metadata import MetadataError
 
 BOOT_SECONDS = 60.0
 """How long a boot task asks for its attribute; the unit starts it again some times after that."""
@@ -83,6 +80,7 @@ def _run(arguments: list[str]) -> None:
 
 def _print_metadata(key: str, default: str | None = None, directory: str = "attributes") -> None:
     from tpu_image.runtime.get_metadata import get_metadata
+    from tpu_image.runtime.metadata import MetadataError, MetadataServer
 
     server = MetadataServer.of_this_machine(INTERACTIVE_SECONDS)
     try:
@@ -94,6 +92,7 @@ def _print_metadata(key: str, default: str | None = None, directory: str = "attr
 
 def _update_environment() -> None:
     from tpu_image.runtime import environment
+    from tpu_image.runtime.metadata import MetadataError, MetadataServer, NotSetError
 
     path = settings.ENVIRONMENT_PATH
     try:
@@ -129,6 +128,8 @@ def _update_system_environment(corrections: tuple[Callable[[str], str], ...]) ->
 
 
 def _status(error: MetadataError) -> int:
+    from tpu_image.runtime.metadata import EmptyAnswerError, ForbiddenError, NotSetError
+
     kinds = {NotSetError: os.EX_NOINPUT, ForbiddenError: os.EX_NOPERM, EmptyAnswerError: os.EX_DATAERR}
     return kinds.get(type(error), os.EX_UNAVAILABLE)
 

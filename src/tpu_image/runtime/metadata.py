@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import random
 import socket
 import threading
 import time
@@ -113,7 +112,7 @@ class MetadataServer:
                 return self._attempt(path, min(deadline, time.monotonic() + self.attempt_seconds))
             except TransientError as error:
                 # Machines of one slice boot together: without jitter they would come back together too.
-                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+                wait = pause * (0.5 + os.urandom(1)[0] / 512)
                 if time.monotonic() + wait >= deadline:
                     raise type(error)(f"{error}; gave up after {self.seconds:g} s") from error
             time.sleep(wait)
