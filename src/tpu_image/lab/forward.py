@@ -20,9 +20,10 @@ def forwarding(port: int, connections: list[socket.socket]) -> Iterator[int]:
         OSError: the port is taken.
     """
     listener = socket.create_server(("127.0.0.1", port))
+    port = listener.getsockname()[1]
     threading.Thread(target=_serve, args=(listener, connections), daemon=True).start()
     try:
-        yield listener.getsockname()[1]
+        yield port
     finally:
         listener.close()
 
@@ -34,6 +35,7 @@ def _serve(listener: socket.socket, connections: list[socket.socket]) -> None:
         except OSError:  # closed: the session is over
             return
         threading.Thread(target=_join, args=(client, connections.pop()), daemon=True).start()
+    listener.close()  # so that who comes now is refused rather than left waiting
 
 
 def _join(client: socket.socket, inside: socket.socket) -> None:
