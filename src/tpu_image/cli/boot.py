@@ -206,9 +206,9 @@ def progress(*, quiet: bool) -> Iterator[tuple[Observer, Callable[[str], None]]]
         if not terminal and not told and time.monotonic() - last < SECONDS:
             return
         last, stage = time.monotonic(), now.stage
-        line = f"{now.seconds:4.0f} s  {now.stage}"
+        line = printable(f"{now.seconds:4.0f} s  {now.stage}: {now.line if terminal else ''}".rstrip(": "))
         if terminal:
-            line = f"\r{line}: {printable(now.line)}"[:_COLUMNS] + "\033[K"
+            line = f"\r{line[:_COLUMNS]}\033[K"
         click.echo(line, err=True, nl=not terminal)
 
     def tell(line: str) -> None:
