@@ -22,7 +22,7 @@ from tpu_image.lab.chips import Chips
 from tpu_image.lab.metadata import faults as metadata_faults
 from tpu_image.lab.metadata import settings
 from tpu_image.lab.result import BootResult, Outcome
-from tpu_image.lab.session import Observer, Progress
+from tpu_image.lab.session import Observer, Standing
 from tpu_image.output import emit, wants_color
 from tpu_image.report.boot import render
 from tpu_image.report.printable import printable
@@ -200,7 +200,7 @@ def progress(*, quiet: bool) -> Iterator[tuple[Observer, Callable[[str], None]]]
     terminal = sys.stderr.isatty()
     last, stage = time.monotonic() - SECONDS, ""
 
-    def observe(now: Progress) -> None:
+    def observe(now: Standing) -> None:
         nonlocal last, stage
         told = now.stage != stage
         if not terminal and not told and time.monotonic() - last < SECONDS:

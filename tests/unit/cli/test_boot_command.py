@@ -15,7 +15,7 @@ from tpu_image.catalogue.requirement import Status, Verdict
 from tpu_image.cli.boot import progress
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.result import BootResult
-from tpu_image.lab.session import Progress
+from tpu_image.lab.session import Standing
 
 FAILED = replace(
     RESULT, verdicts=(*RESULT.verdicts, Verdict("lab.usable", Status.FAIL, "no", (), "do something"))
@@ -78,7 +78,7 @@ def test_what_the_guest_says_cannot_move_the_cursor(
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     with progress(quiet=False) as (observe, told):
-        observe(Progress(3, "\x1b[2Jstage", "\x9b2Jline"))
+        observe(Standing(3, "\x1b[2Jstage", "\x9b2Jline"))
         told("\x1b[2Jkept")
     shown = capsys.readouterr().err.replace("\x1b[K", "").replace("\r", "").replace("\n", "")
     assert shown.isprintable()
