@@ -168,9 +168,10 @@ def test_a_cache_that_somebody_else_could_fill_is_refused(
         os.chown(path, 12345, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    for use in (lambda: cache.subfolder("downloads"), lambda: download("http://host/x", sha256="0" * 64)):
-        with pytest.raises(CacheError, match="somebody else can write to it; name a folder of yours"):
-            use()
+    with pytest.raises(CacheError, match="somebody else can write to it; name a folder of yours"):
+        cache.subfolder("downloads")
+    with pytest.raises(CacheError, match="somebody else can write to it"):
+        download("http://host/x", sha256="0" * 64)
 
 
 def test_a_cache_within_a_folder_for_all_is_ones_own(own_cache: Path) -> None:
