@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -21,20 +22,28 @@ class Package(NamedTuple):
 
     def purl(self, distribution: str) -> str:
         """Give its package URL (github.com/package-url/purl-spec, type deb)."""
-        name, version, architecture = (quote(part, safe=":~.-_") for part in self)
-        return f"pkg:deb/{quote(distribution, safe='')}/{name}@{version}?arch={architecture}"
+        name, version, architecture = (_quoted(part, safe=":~.-_") for part in self)
+        return f"pkg:deb/{_quoted(distribution)}/{name}@{version}?arch={architecture}"
+
+
+def _quoted(text: str, safe: str = "") -> str:
+    return quote(text, safe, errors="surrogateescape")  # bytes that are no UTF-8 too
 
 
 def packages_of(tree: Tree) -> tuple[Package, ...]:
     """Give the Debian packages that are installed, sorted; empty for another package manager."""
+    names = ("Package", "Version", "Architecture")
+    return tuple(
+        sorted({Package(*(fields.get(name, "").strip() for name in names)) for fields in installed(tree)})
+    )
+
+
+def installed(tree: Tree) -> Iterator[dict[str, str]]:
+    """Give what dpkg has written down of each installed package: the first lines of its fields, by name."""
     text = tree.read_text_if_present(STATUS, limit=STATUS_LIMIT) or ""
-    found = set()
     for paragraph in text.split("\n\n"):
         fields = dict(
             line.split(": ", 1) for line in paragraph.split("\n") if ": " in line and line[0] != " "
         )
         if fields.get("Status", "").endswith(" installed"):
-            found.add(
-                Package(*(fields.get(name, "").strip() for name in ("Package", "Version", "Architecture")))
-            )
-    return tuple(sorted(found))
+            yield fields

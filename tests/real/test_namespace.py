@@ -97,6 +97,23 @@ def test_volumes_are_mounted_where_the_images_fstab_has_them(
         lab.clean(disk, offset)
 
 
+@pytest.mark.parametrize("path", ["/nowhere", "/proc", "/run/tpu-image"])
+def test_a_volume_without_a_folder_of_the_image_is_left_out(
+    debian_root_tar: Path, tmp_path: Path, path: str
+) -> None:
+    root = lab.small_root(debian_root_tar, tmp_path)
+    (root / "etc/fstab").write_text(f"UUID={bases.BOOT_UUID} {path} ext4 defaults,nofail 0 2\n")
+    (tmp_path / "data").mkdir()
+    data = bases.file_system(
+        tmp_path / "data.ext4", tmp_path / "data", uuid=bases.BOOT_UUID, size=8 * bases.MIB
+    )
+    system = bases.file_system(tmp_path / "root.ext4", root, size=32 * bases.MIB)
+    disk = bases.disk(tmp_path / "disk.raw", (bases.ROOT, system), (bases.BOOT, data))
+    heard = execute(disk, lab.shell("test -e /proc/self && echo done"))
+    told = f"{path} is no folder of the image: what /etc/fstab mounts there is left out"
+    assert heard.lines == [told, "done"]
+
+
 @pytest.mark.parametrize("target", ["", "../run/systemd/resolve/stub-resolv.conf", "/nowhere"])
 def test_names_are_resolved_and_resolv_conf_is_given_back(system: Path, tmp_path: Path, target: str) -> None:
     disk = tmp_path / "disk.raw"

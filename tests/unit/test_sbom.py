@@ -63,6 +63,10 @@ def test_a_package_url_is_canonical_and_holds_what_dpkg_says(package: Package) -
     assert parsed.qualifiers == {"arch": package.architecture}
 
 
+def test_a_package_url_of_bytes_that_are_no_text_is_one() -> None:
+    assert Package("a\udcff", "1", "all").purl("d\udcfe") == "pkg:deb/d%FE/a%FF@1?arch=all"
+
+
 @pytest.mark.parametrize("form", SUFFIXES)
 def test_equal_images_have_equal_bills_and_others_do_not(form: str, tmp_path: Path) -> None:
     first = written(tmp_path, form).read_text()

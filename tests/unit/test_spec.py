@@ -65,6 +65,7 @@ def test_generations_may_be_written_in_several_ways(text: str) -> None:
 
 KEYS = ", ".join(spec.Specification.model_fields)
 
+NONE = "f:1:1: a number, a date or a tag (!) in it is none; put it in quotes, or correct the YAML"
 REFUSED = {
     "unknown key": ("profil: {}\n", ["f:1:1: unknown key 'profil'; did you mean profile?"]),
     "unknown key, nothing like it": ("x: 1\n", [f"f:1:1: unknown key 'x'; give one of {KEYS}"]),
@@ -136,6 +137,16 @@ REFUSED = {
     "two documents": (
         "profile: {}\n---\nwaive: {}\n",
         ["f:2:1: expected a single document in the stream but found another document; correct the YAML"],
+    ),
+    "number without end": (f"size: {'9' * 5000}", [NONE]),
+    "date that is none": ("size: 2001-99-99", [NONE]),
+    "tag that does not fit": (
+        "profile: !!omap [a: 1]",
+        ["f:1:10: unknown key 'a'; give one of platform, tpu, generations, telemetry, device_group, agent"],
+    ),
+    "tag": (
+        "profile: !!python/object:os.system x",
+        ["f:1:10: profile is a value with a tag of YAML's (!); give a mapping"],
     ),
     "not UTF-8": (b"x: 1\ny: \xff\n", ["f:2:1: byte 0xff is not UTF-8; save the file as UTF-8"]),
     "too deep": ("[" * 600, ["f:1:1: nested too deeply; a specification has four levels"]),

@@ -230,6 +230,17 @@ REFUSED = {
         "files:\n- {path: /etc/x, source: none}",
         ["2:26: source in item 1 of files is FOLDER/none, where no file or folder is; " + COUNTED],
     ),
+    "home of nobody": (
+        "files:\n- {path: /etc/x, source: ~nobody-of-that-name/x}",
+        [
+            "2:26: source in item 1 of files is ~nobody-of-that-name/x,"
+            " and nobody of that name has a home here; write the path whole"
+        ],
+    ),
+    "NUL in a path": (
+        'files:\n- {path: "/etc/\\0", content: x}',
+        ["2:10: path in item 1 of files has a NUL in it, which no path has; take it out"],
+    ),
     "option as a package": (
         "packages:\n- -y",
         ["2:3: item 1 of packages is no Debian package; write NAME, NAME=VERSION or NAME/RELEASE"],

@@ -7,6 +7,7 @@ user is ``oauth2accesstoken``.
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import re
@@ -35,7 +36,7 @@ def machine_token() -> str:
     try:
         with opener.open(request, timeout=SECONDS) as answer:
             document = json.loads(answer.read(_LIMIT))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return ""
     token = document.get("access_token") if isinstance(document, dict) else None
     return token if isinstance(token, str) and _TOKEN.fullmatch(token) else ""

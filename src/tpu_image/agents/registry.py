@@ -23,6 +23,7 @@ from tpu_image.agents.image import BLOB_LIMIT, ContainerImage, OnProgress, blob_
 from tpu_image.agents.references import Reference
 from tpu_image.agents.skopeo import SkopeoError
 from tpu_image.agents.stores import DOCUMENT_LIMIT, DirectoryStore
+from tpu_image.cache_folder import subfolder
 
 QUESTION_SECONDS = 180
 """Seconds that a manifest may take; skopeo itself waits as long as a registry asks for, some times."""
@@ -57,21 +58,15 @@ class Options:
     progress: OnProgress | None = None
 
 
-def cache_folder() -> Path:
-    """Give the user's folder for images (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    return folder / "tpu-image" / "containers"
-
-
 def pull(reference: Reference, options: Options) -> ContainerImage:
     """Get an image; one that is in the cache by its digest is not asked for again.
 
     Raises:
         AgentError: the registry cannot be reached, refuses or has no such image, or skopeo is missing.
         ImageError: what it gave is not what it says.
+        CacheError: the cache cannot be used.
     """
-    cache = options.cache or cache_folder()
+    cache = options.cache or subfolder("containers")
     client = _Client(reference, options)
     if reference.digest and (held := _held(cache, reference, reference.digest)):
         return held

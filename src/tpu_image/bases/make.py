@@ -141,7 +141,8 @@ def _remove(work: Path) -> None:
         if not done.returncode:
             return
         time.sleep(1)
-    raise BaseError(f"{work}: cannot be removed: {done.stderr.strip().splitlines()[-1]}; remove it as root")
+    reason = done.stderr.strip().rpartition("\n")[2] or f"rm ended with status {done.returncode}"
+    raise BaseError(f"{work}: cannot be removed: {reason}; remove it as root")
 
 
 def _make(release: Release, packages: Sequence[str], sources: Sources, path: Path, report: Report) -> None:

@@ -22,7 +22,7 @@ from tpu_image.lab.chips import Chips
 from tpu_image.lab.metadata import faults as metadata_faults
 from tpu_image.lab.metadata import settings
 from tpu_image.lab.result import BootResult, Outcome
-from tpu_image.lab.session import Observer, Progress
+from tpu_image.lab.session import Observer, Standing
 from tpu_image.output import emit, wants_color
 from tpu_image.report.boot import render
 from tpu_image.report.printable import printable
@@ -210,15 +210,15 @@ def progress(*, quiet: bool) -> Iterator[tuple[Observer, Callable[[str], None]]]
     terminal = sys.stderr.isatty()
     last, stage = time.monotonic() - SECONDS, ""
 
-    def observe(now: Progress) -> None:
+    def observe(now: Standing) -> None:
         nonlocal last, stage
         told = now.stage != stage
         if not terminal and not told and time.monotonic() - last < SECONDS:
             return
         last, stage = time.monotonic(), now.stage
-        line = f"{now.seconds:4.0f} s  {now.stage}"
+        line = printable(f"{now.seconds:4.0f} s  {now.stage}: {now.line if terminal else ''}".rstrip(": "))
         if terminal:
-            line = f"\r{line}: {printable(now.line)}"[:_COLUMNS] + "\033[K"
+            line = f"\r{line[:_COLUMNS]}\033[K"
         click.echo(line, err=True, nl=not terminal)
 
     def tell(line: str) -> None:

@@ -53,11 +53,12 @@ def report(line: str) -> None:
 def _lines(error: BaseException) -> Sequence[str]:
     from tpu_image.agents.errors import AgentError
     from tpu_image.bases.errors import BaseError
+    from tpu_image.cache_folder import CacheError
     from tpu_image.catalogue import UnknownRequirementError
     from tpu_image.catalogue.choices import ChoiceError
     from tpu_image.customise.session import CustomisationError
     from tpu_image.disks.errors import DiskError
-    from tpu_image.downloads.errors import CacheError, DownloadError
+    from tpu_image.downloads.errors import DownloadError
     from tpu_image.formats import FormatError
     from tpu_image.lab.errors import LabError
     from tpu_image.output import OutputError

@@ -63,6 +63,8 @@ DEVICE_LINKS = {
     "ptmx": "pts/ptmx",
 }
 
+IN_MEMORY = ("dev", "proc", "run", "sys", "tmp")
+"""What is in the root and holds nothing of the image: other file systems are mounted there."""
 
 OTHER_KERNEL = "check the file system with e2fsck, or build on a newer kernel"
 
@@ -143,7 +145,7 @@ class Confinement:
             raise SessionError(
                 f"this kernel does not mount the root ({error.strerror}); {OTHER_KERNEL}"
             ) from None
-        for name in ("dev", "proc", "run", "sys", "tmp"):
+        for name in IN_MEMORY:
             if not stat.S_ISDIR(_mode(f"{PLACE}/{name}")):
                 raise SessionError(f"/{name} is no folder in the image, so nothing can be executed in it")
         mount("/dev", f"{PLACE}/dev", "", MS_MOVE)
@@ -184,6 +186,9 @@ class Confinement:
             self._mount_volume(volume["device"], volume["path"], volume["kind"])
 
     def _mount_volume(self, device: str, path: str, kind: str) -> None:
+        if path.split("/")[1] in IN_MEMORY or not os.path.isdir(path):
+            self.tell(line=f"{path} is no folder of the image: what /etc/fstab mounts there is left out")
+            return
         try:
             mount(device, path, kind, MS_NODEV, MOUNT_OPTIONS)
         except OSError as error:

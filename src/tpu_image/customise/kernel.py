@@ -12,11 +12,10 @@ from typing import NamedTuple
 from tpu_image.catalogue.boot_loader import BootLoader, read_boot_loader
 from tpu_image.customise.session import CustomisationError
 from tpu_image.formats.grub_config import LinuxLine, MenuEntry
+from tpu_image.installed import installed
 from tpu_image.trees.base import Tree
 
-STATUS = "/var/lib/dpkg/status"
 LISTS = "/var/lib/dpkg/info"
-STATUS_LIMIT = 16 * 1024 * 1024
 
 DEPTH = 4
 """Packages between the one that is named and the one with the kernel: linux-image-gcp -> linux-image-6.8.0-1-gcp."""
@@ -39,37 +38,32 @@ def packages_of(tree: Tree) -> dict[str, str]:
 
 
 def _installed(tree: Tree) -> dict[str, dict[str, str]]:
-    text = tree.read_text_if_present(STATUS, limit=STATUS_LIMIT) or ""
-    found = {}
-    for paragraph in text.split("\n\n"):
-        lines = (line.split(": ", 1) for line in paragraph.split("\n") if ": " in line and line[0] != " ")
-        fields = {line[0]: line[1] for line in lines}
-        if fields.get("Status", "").endswith(" installed"):
-            found[fields.get("Package", "")] = fields
-    return found
+    return {fields.get("Package", ""): fields for fields in installed(tree)}
 
 
 def kernel_of(tree: Tree, package: str) -> str:
     """Give the file name of the kernel that a package, or one that it depends on, has in /boot.
 
+    Args:
+        tree: the image.
+        package: as apt-get install takes it: with a version or release where one is wanted.
+
     Raises:
         CustomisationError: none of them has one.
     """
-    installed = _installed(tree)
-    names = [package]
+    known = _installed(tree)
+    names = [re.split("[:=/]", package)[0]]
     for _ in range(DEPTH):
         for name in names:
-            if kernel := _kernel_in(tree, name, installed.get(name, {}).get("Architecture", "")):
+            if kernel := _kernel_in(tree, name, known.get(name, {}).get("Architecture", "")):
                 return kernel
         depends = " , ".join(
-            installed[name].get(field, "")
+            known[name].get(field, "")
             for name in names
-            if name in installed
+            if name in known
             for field in ("Depends", "Pre-Depends")
         )
-        names = [
-            name for name in dict.fromkeys(_NAME.findall(depends)) if name in installed and "linux" in name
-        ]
+        names = [name for name in dict.fromkeys(_NAME.findall(depends)) if name in known and "linux" in name]
     raise CustomisationError(
         f"kernel: {package} brings no kernel to /boot; name a package of a kernel, such as linux-image-cloud-amd64"
     )

@@ -97,6 +97,8 @@ def _items(placement: Placement) -> Iterator[_Item]:
     if source is None:
         yield _Item(path, placement.content, mode=mode)
         return
+    if source.exists() and not (source.is_dir() or source.is_file()):
+        raise _neither(source)
     if not source.is_dir():
         yield _Item(path, source, mode=mode, executable=os.access(source, os.X_OK))
         return
@@ -116,7 +118,11 @@ def _item(source: Path, path: str) -> _Item:
         return _Item(path)
     if stat.S_ISREG(status.st_mode):
         return _Item(path, source, executable=bool(status.st_mode & 0o111))
-    raise CustomisationError(
+    raise _neither(source)
+
+
+def _neither(source: Path) -> CustomisationError:
+    return CustomisationError(
         f"files: {source} is neither file, folder nor link; leave it out of what is copied"
     )
 

@@ -17,7 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tpu_image.downloads.errors import CacheError
+from tpu_image.cache_folder import CacheError
+from tpu_image.cache_folder import folder as folder
+from tpu_image.cache_folder import subfolder as subfolder
 from tpu_image.output import write_file
 
 SIZE_LIMIT = 20 << 30
@@ -57,28 +59,6 @@ class Entry:
     origin: str
     size: int
     used: float
-
-
-def folder() -> Path:
-    """Give the cache folder, which need not exist yet (XDG Base Directory Specification)."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification has relative paths ignored.
-    base = Path(given) if given.startswith("/") else Path.home() / ".cache"
-    return base / "tpu-image"
-
-
-def subfolder(name: str) -> Path:
-    """Give a part of the cache folder, made where it is not there.
-
-    Raises:
-        CacheError: it cannot be made.
-    """
-    path = folder() / name
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CacheError(f"{path}: {error.strerror}; name a folder of yours in XDG_CACHE_HOME") from None
-    return path
 
 
 def size_limit() -> int:

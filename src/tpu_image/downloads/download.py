@@ -140,6 +140,7 @@ def _local(url: str, expected: str) -> Path:
 
 def _known(sha256: str) -> Path | None:
     """A file of the cache that has this SHA-256, whatever its URL was."""
+    cache.subfolder("downloads")  # which nobody else has put it into
     for entry in cache.entries():
         about = cache.about(entry.path)
         if entry.kind == "download" and about and about.sha256 == sha256 and cache.hold(entry.path):

@@ -26,7 +26,7 @@ from tpu_image.lab.metadata.faults import parse_all
 from tpu_image.lab.metadata.server import MetadataServer
 from tpu_image.lab.result import Artefact, BootResult, Emulator, MetadataRequest, Outcome
 from tpu_image.lab.run_folder import run_folder
-from tpu_image.lab.session import Ended, Observer, Progress, Session
+from tpu_image.lab.session import Ended, Observer, Session, Standing
 from tpu_image.lab.throwaway import Disk, nameless_file, throwaway_disk
 from tpu_image.lab.vfio_user.process import Emulation, emulating
 
@@ -166,7 +166,7 @@ class _Reading(progress.Progress):
     def at(self, stage: str, done: int = 0, total: int = 0, unit: str = progress.BYTES) -> None:
         del stage, unit
         line = f"{done >> 20} of {total >> 20} MiB"
-        self._observer(Progress(time.monotonic() - self._began, self._title, line))
+        self._observer(Standing(time.monotonic() - self._began, self._title, line))
 
 
 @contextlib.contextmanager

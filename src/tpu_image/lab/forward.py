@@ -22,9 +22,10 @@ def forwarding(port: int, connections: list[socket.socket]) -> Iterator[int]:
         OSError: the port is taken.
     """
     listener = socket.create_server(("127.0.0.1", port))
+    port = listener.getsockname()[1]
     threading.Thread(target=_serve, args=(listener, connections), daemon=True).start()
     try:
-        yield listener.getsockname()[1]
+        yield port
     finally:
         listener.close()
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tpu_image import cache_folder
 from tpu_image.lab.errors import LabError
 
 NEEDED = (10, 1)
@@ -65,16 +66,9 @@ class Qemu:
         raise LabError("the UEFI firmware OVMF is not installed", f"install the package ovmf, or {SETUP}")
 
 
-def cache_folder() -> Path:
-    """Where the private root is kept (XDG Base Directory Specification)."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if given.startswith("/") else Path.home() / ".cache"
-    return base / "tpu-image"
-
-
 def private_root() -> Path:
     """Where ``tpu-image lab setup`` puts QEMU."""
-    return cache_folder() / "qemu"
+    return cache_folder.folder() / "qemu"
 
 
 def find() -> Qemu:
@@ -82,6 +76,7 @@ def find() -> Qemu:
 
     Raises:
         LabError: there is none; the message says why each one found does not do.
+        CacheError: somebody else could have put the private one there.
     """
     problems = []
     for candidate in _candidates():
@@ -99,6 +94,7 @@ def _candidates() -> list[Qemu]:
     if on_path is not None:
         candidates.append(Qemu((on_path,), ""))
     if (private_root() / "usr/bin" / PROGRAM).is_file():
+        cache_folder.require_own(private_root())
         candidates.append(in_root(private_root()))
     return candidates
 

@@ -26,8 +26,10 @@ def run_folder(parent: Path | None = None) -> Iterator[Path]:
     clean(where)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
     try:
-        with (folder / LOCK).open("w") as lock:
+        # The lock gets its name when it is held: without one a folder is left alone.
+        with (folder / f"{LOCK}.new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            Path(lock.name).rename(folder / LOCK)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

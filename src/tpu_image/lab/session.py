@@ -30,7 +30,7 @@ LOG_KEPT = 16 * 1024
 """Bytes of what QEMU itself says that are kept: the end."""
 
 
-class Progress(NamedTuple):
+class Standing(NamedTuple):
     """How far a boot is: seconds since power-on, the stage, the console's last line."""
 
     seconds: float
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
     line: str
 
 
-Observer = Callable[[Progress], None]
+Observer = Callable[[Standing], None]
 
 
 class Ended(NamedTuple):
@@ -131,7 +131,7 @@ class Session:
                 if ended is not None:
                     self.ended_after = self.ended_after or self.seconds
                     return ended
-                observer(Progress(self.seconds, self._stage(), self.console.last_line))
+                observer(Standing(self.seconds, self._stage(), self.console.last_line))
 
     def _register(self, selector: selectors.BaseSelector) -> None:
         """Have each source read by its own method, which says whether the source has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -51,7 +52,8 @@ def _place(document: Any, whole: Path, *, at_key: bool) -> tuple[Path, tuple[int
     for depth, part in enumerate(whole):
         last = depth == len(whole) - 1
         if isinstance(node, CommentedMap) and part in node:
-            place = node.lc.key(part) if last and at_key else node.lc.value(part)
+            # A mapping that is written as another kind (!!omap) has no places of its own.
+            place = (node.lc.key(part) if last and at_key else node.lc.value(part)) or place
         elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
             place = node.lc.item(part)
         else:
@@ -128,4 +130,4 @@ def _described(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return f"'{printable(value, SHOWN)}'"
-    return f"a {type(value).__name__.removeprefix('Comment').lower()}"
+    return "a date" if isinstance(value, date) else "a value with a tag of YAML's (!)"

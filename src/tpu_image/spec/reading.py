@@ -87,8 +87,13 @@ def _document(data: bytes, name: str) -> Any:
         problem = f"{name}:{place}: {_in_words(error)}; correct the YAML"
     except RecursionError:
         problem = f"{name}:1:1: nested too deeply; a specification has four levels"
-    except (YAMLError, ValueError) as error:
-        problem = f"{name}:1:1: {printable(str(error).splitlines()[0])}; correct the YAML"
+    except YAMLError as error:
+        problem = f"{name}:1:1: {printable(' '.join(str(error).split()))}; correct the YAML"
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # What the parser makes of numbers, dates and tags, before anybody has asked for them.
+        problem = (
+            f"{name}:1:1: a number, a date or a tag (!) in it is none; put it in quotes, or correct the YAML"
+        )
     raise SpecificationError([problem])
 
 

@@ -64,7 +64,9 @@ def image_path(path: str) -> str:
     if not path.startswith("/"):
         raise UnfitError("is no path from the image's root; begin it with /")
     parts = path.split("/")
-    if "\0" in path or ".." in parts:
+    if "\0" in path:
+        raise UnfitError("has a NUL in it, which no path has; take it out")
+    if ".." in parts:
         raise UnfitError("leads through ..; write the path without it")
     path = "/" + "/".join(part for part in parts if part not in ("", "."))
     if path == "/":
@@ -84,7 +86,12 @@ def own_path(text: Any, info: ValidationInfo) -> Any:
     if not text or "\0" in text:
         raise UnfitError("names nothing; give a path")
     folder: Path = (info.context or {}).get("folder", Path())
-    return folder / Path(text).expanduser()
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:  # there is no such user
+        raise UnfitError(
+            f"is {text}, and nobody of that name has a home here; write the path whole"
+        ) from None
 
 
 def existing(text: Any, info: ValidationInfo) -> Any:

@@ -10,8 +10,10 @@ import pytest
 
 from cli_types import Run
 from lab_results import FAILED, RESULT, TIMED_OUT
+from tpu_image.cli.boot import progress
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.result import BootResult
+from tpu_image.lab.session import Standing
 
 
 class Lab:
@@ -62,6 +64,20 @@ def test_options_become_a_request(run: Run, lab: Lab, image: Path, tmp_path: Pat
     assert request.faults.words == ("iommu=off", "device=late", "metadata=down:30s")
     assert (request.firmware, request.run, request.timeout) == ("uefi", ("id", "true"), 30)
     assert (request.keep, request.shell, request.ssh_port, request.boots) == (True, False, 0, 2)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_the_guest_says_cannot_move_the_cursor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    with progress(quiet=False) as (observe, told):
+        observe(Standing(3, "\x1b[2Jstage", "\x9b2Jline"))
+        told("\x1b[2Jkept")
+    shown = capsys.readouterr().err.replace("\x1b[K", "").replace("\r", "").replace("\n", "")
+    assert shown.isprintable()
+    assert "stage" in shown
+    assert ("line" in shown) == terminal
 
 
 def test_a_machine_type_stands_for_its_chips(run: Run, lab: Lab, image: Path) -> None:

@@ -62,8 +62,9 @@ def tree(default: str = "0", files: dict[str, str] | None = None) -> MemoryTree:
     return MemoryTree({path: File(text.encode()) for path, text in texts.items()})
 
 
-def test_a_kernel_is_found_behind_the_package_that_names_it() -> None:
-    assert kernel_of(tree(), "linux-image-cloud-amd64") == "vmlinuz-6.1.0-9-cloud-amd64"
+@pytest.mark.parametrize("suffix", ["", "=6.1.9", "/bookworm-security", ":amd64", ":amd64=6.1.9"])
+def test_a_kernel_is_found_behind_the_package_that_names_it(suffix: str) -> None:
+    assert kernel_of(tree(), f"linux-image-cloud-amd64{suffix}") == "vmlinuz-6.1.0-9-cloud-amd64"
     assert kernel_of(tree(), "linux-image-6.1.0-9-cloud-amd64") == "vmlinuz-6.1.0-9-cloud-amd64"
 
 

@@ -137,10 +137,11 @@ def test_what_cannot_be_placed_is_named(base: Path, placement: Placement, messag
     assert caught.value.message.startswith(message)
 
 
-def test_what_is_no_file_is_not_copied(base: Path, source: Path) -> None:
+@pytest.mark.parametrize("named", ["", "pipe"])
+def test_what_is_no_file_is_not_copied(base: Path, source: Path, named: str) -> None:
     os.mkfifo(source / "pipe")
     with (
         open_image(base) as image,
         pytest.raises(CustomisationError, match="pipe is neither file, folder nor link"),
     ):
-        place(EditedDisk(image), [Placement("/opt/app", source=source)], time=TIME)
+        place(EditedDisk(image), [Placement("/opt/app", source=source / named)], time=TIME)

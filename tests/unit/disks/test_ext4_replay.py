@@ -200,6 +200,27 @@ def test_a_journal_of_more_than_can_be_held_is_refused(
         replayed(image)
 
 
+def test_a_journal_that_only_revokes_is_not_read_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = make(tmp_path, ["-b", "1024"])
+    journal(image, "jo -c", *(f"jw -r {block}" for block in free_blocks(image, 8)), "jc")
+    replayed(image)
+    monkeypatch.setattr("tpu_image.disks.ext4.journal.WRITES_LIMIT", 15 * 1024)
+    with pytest.raises(UnsupportedError, match="holds more than"):
+        replayed(image)
+
+
+def test_an_orphan_file_larger_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = make(tmp_path, ["-b", "1024", "-O", "metadata_csum_seed,orphan_file"])
+    edit(image, "feature orphan_present")
+    journal(image, "jo -c", f"jw -r {free_blocks(image, 1)[0]}", "jc")
+    replayed(image)
+    monkeypatch.setattr("tpu_image.disks.ext4.replay.ORPHAN_FILE_LIMIT", 1)
+    with pytest.raises(DamagedError, match="the orphan file, inode 12, is larger than any"):
+        replayed(image)
+
+
 def replay_all(data: bytearray) -> None:
     disk = EditedDisk(BytesSource(data))
     replay(EditedSection(disk, 0, disk.size, "part"))

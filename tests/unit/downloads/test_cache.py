@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tpu_image.cache_folder import CacheError
 from tpu_image.downloads import cache
-from tpu_image.downloads.errors import CacheError
+from tpu_image.downloads.download import download
 
 MIB = 1 << 20
 
@@ -143,3 +144,41 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(CacheError, match="Not a directory; name a folder of yours in XDG_CACHE_HOME"):
         cache.subfolder("downloads")
+
+
+SHARED = [
+    ("", "another's"),
+    *(
+        (name, whose)
+        for name in ("tpu-image", "tpu-image/downloads")
+        for whose in ("another's", "everybody's")
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "whose"), SHARED)
+def test_a_cache_that_somebody_else_could_fill_is_refused(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, whose: str
+) -> None:
+    cache.subfolder("downloads")
+    path = own_cache.parent / name
+    if whose == "everybody's":
+        path.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(CacheError, match="somebody else can write to it; name a folder of yours"):
+        cache.subfolder("downloads")
+    with pytest.raises(CacheError, match="somebody else can write to it"):
+        download("http://host/x", sha256="0" * 64)
+
+
+def test_a_cache_within_a_folder_for_all_is_ones_own(own_cache: Path) -> None:
+    own_cache.parent.mkdir()
+    own_cache.parent.chmod(0o1777)
+    before = os.umask(0)
+    try:
+        assert cache.subfolder("downloads").is_dir()
+    finally:
+        os.umask(before)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tpu_image.cache_folder import CacheError
 from tpu_image.lab import qemu
 from tpu_image.lab.errors import LabError
 
@@ -73,6 +74,15 @@ def test_the_private_one_is_taken_where_that_on_path_is_too_old(on_path: Path) -
 def test_a_private_root_without_its_loader_is_incomplete(on_path: Path) -> None:
     program(qemu.private_root() / "usr/bin/qemu-of-the-test", "QEMU emulator version 11.1.3")
     with pytest.raises(LabError, match="is incomplete"):
+        qemu.find()
+
+
+def test_a_private_root_that_somebody_else_could_have_put_there_is_not_run(on_path: Path) -> None:
+    root = qemu.private_root()
+    program(root / "usr/bin/qemu-of-the-test", "never run as it is")
+    program(root / "usr/lib64/ld-linux-x86-64.so.2", "QEMU emulator version 11.1.3")
+    root.chmod(0o777)
+    with pytest.raises(CacheError, match="somebody else can write to it"):
         qemu.find()
 
 

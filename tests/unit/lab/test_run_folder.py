@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO
 
-from tpu_image.lab.run_folder import LOCK, PREFIX, run_folder
+import pytest
+
+from tpu_image.lab.run_folder import LOCK, PREFIX, clean, run_folder
 
 
 def test_it_is_private_and_gone_afterwards(tmp_path: Path) -> None:
@@ -33,6 +37,19 @@ with run_folder(Path({str(tmp_path)!r})):
 def test_that_of_a_session_that_lives_stays(tmp_path: Path) -> None:
     with run_folder(tmp_path) as first, run_folder(tmp_path) as second:
         assert {first, second} == {*tmp_path.iterdir()}
+
+
+def test_that_of_a_session_that_begins_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = fcntl.flock
+
+    def locked_after_another_came(file: TextIO, operation: int) -> None:
+        if operation == fcntl.LOCK_EX:
+            clean(tmp_path)
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", locked_after_another_came)
+    with run_folder(tmp_path) as folder:
+        assert folder.is_dir()
 
 
 def test_what_only_looks_like_one_stays(tmp_path: Path) -> None:

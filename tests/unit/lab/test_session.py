@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tpu_image.lab.result import Outcome
-from tpu_image.lab.session import Ended, Progress, Session
+from tpu_image.lab.session import Ended, Session, Standing
 
 START = """
 import json, os, select, sys, time
@@ -141,7 +141,7 @@ def test_a_guest_that_is_kept_goes_on_until_it_switches_off() -> None:
 
 
 def test_the_observer_is_never_left_alone_for_a_second() -> None:
-    session, seen = Session(3), list[Progress]()
+    session, seen = Session(3), list[Standing]()
     with guest(session, STAY) as process:
         session.watch(process, seen.append)
     gaps = [after.seconds - before.seconds for before, after in pairwise(seen)]

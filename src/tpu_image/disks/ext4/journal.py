@@ -36,7 +36,7 @@ LENGTH_LIMIT = 10_240_000
 """Blocks of a journal at most (``JBD2_MAX_JOURNAL_BLOCKS``, e2fsprogs)."""
 
 WRITES_LIMIT = 128 * 1024 * 1024
-"""Bytes that are replayed at most: what can be held over a disk, and some ten seconds of checksums."""
+"""Bytes of the journal that are read at most: what can be held over a disk, and some ten seconds of checksums."""
 
 _REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
 
@@ -164,7 +164,7 @@ class Journal:
         tags: list[Tag] = []
         revoked: set[int] = set()
         torn = False
-        checksum = writes = 0
+        checksum = 0
         while position and left > 0:
             data = self._read(position)
             magic, kind, found = struct.unpack_from(">3I", data)
@@ -176,9 +176,7 @@ class Journal:
                 described = self._tags(data, position)
                 tags += described
                 steps += len(described)
-                writes += len(described)
-                if writes * self._size > WRITES_LIMIT:
-                    raise self._unsupported(f"holds more than {WRITES_LIMIT >> 20} MiB")
+                self._require_few(left - steps)
                 if self.header.compatible & COMPATIBLE_CHECKSUM:
                     contents = (self._read(tag.place) for tag in described)
                     for content in (data, *contents):
@@ -196,7 +194,12 @@ class Journal:
                 return
             position = self._after(position, steps)
             left -= steps
-        return
+            self._require_few(left)
+
+    def _require_few(self, left: int) -> None:
+        """Refuse to go on, with so many blocks of the journal left, where those before were too many."""
+        if (self.header.length - left) * self._size > WRITES_LIMIT:
+            raise self._unsupported(f"holds more than {WRITES_LIMIT >> 20} MiB")
 
     def content(self, transaction: Transaction, tag: Tag) -> bytes:
         """What a write puts into its block.

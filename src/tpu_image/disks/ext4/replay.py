@@ -34,6 +34,9 @@ ORPHAN_FILE = slice(640, 644)
 ORPHAN_TAIL = 8
 """Bytes at the end of the orphan file's blocks: magic and checksum."""
 
+ORPHAN_FILE_LIMIT = 512
+"""Blocks of the orphan file at most (``EXT4_MAX_ORPHAN_FILE_BLOCKS``)."""
+
 ATTRIBUTE_MAGIC = b"\x00\x00\x02\xea"
 
 
@@ -120,9 +123,10 @@ class OrphanEditor(Ext4Editor):
         size = self._superblock.block_size
         record = self._load_orphan(number)
         self._seen.discard(number)
-        for block in [
-            b for run in self._runs(record) for b in range(run.physical, run.physical + run.blocks)
-        ]:
+        runs = self._runs(record)
+        if sum(run.blocks for run in runs) > ORPHAN_FILE_LIMIT:
+            raise self._filesystem.damaged(f"the orphan file, inode {number}, is larger than any")
+        for block in [b for run in runs for b in range(run.physical, run.physical + run.blocks)]:
             data = self._block(block)
             for (orphan,) in struct.iter_unpack("<I", data[: size - ORPHAN_TAIL]):
                 if orphan:
