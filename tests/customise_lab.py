@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import build_bases as bases
 from disk_tools import run
 from tpu_image.customise.session import Session, Step
@@ -31,6 +33,17 @@ def small_root(tar: Path, folder: Path) -> Path:
     (root / "usr/sbin/start-stop-daemon").chmod(0o755)
     (root / "etc/resolv.conf").write_bytes(b"# the image's own\nnameserver 192.0.2.1\n\xff")
     return root
+
+
+def debian_sources() -> bytes:
+    """The stanzas of this machine's own package sources that are Debian's."""
+    found = []
+    for path in sorted(Path("/etc/apt/sources.list.d").glob("*.sources")):
+        stanzas = path.read_text().split("\n\n")
+        found += [stanza.strip() for stanza in stanzas if "debian-archive-keyring" in stanza]
+    if not found:
+        pytest.fail("no deb822 source of this machine is signed with debian-archive-keyring")
+    return "\n\n".join(found).encode() + b"\n"
 
 
 def small_system(tar: Path, folder: Path) -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +50,23 @@ def edited(base: Path, output: Path, write: Callable[[Overlay], None]) -> Path:
         write_nodes(disk, tree, {change.path: change.after for change in changes}, time=int(time.time()))
         write_raw(disk, file)
     return output
+
+
+def built_by(
+    folder: Path, specification: str, *options: str, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``tpu-image build`` with a specification in a folder; it must end with a status."""
+    path = folder / "tpu-image.yaml"
+    path.write_text(specification)
+    done = subprocess.run(
+        [sys.executable, "-m", "tpu_image", "build", "--spec", path, *options],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr[-3000:]
+    return done
 
 
 def add_kernel_parameters(overlay: Overlay, text: str) -> None:

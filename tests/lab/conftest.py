@@ -69,9 +69,11 @@ def documented(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def boot(_qemu: None) -> Boot:
     """A function that boots an image with chips."""
 
-    def boot(image: Path, tpu: str, *, fault: tuple[str, ...] = (), **settings: Any) -> BootResult:
+    def boot(
+        image: Path, tpu: str, *, fault: tuple[str, ...] = (), agent: bool = False, **settings: Any
+    ) -> BootResult:
         wanted = chips.parse(tpu)
-        profile = Profile(generations=wanted.generations, agent_elsewhere=True)
+        profile = Profile(generations=wanted.generations, agent_elsewhere=not agent)
         settings = {"timeout": PATIENCE, **settings}
         request = lab.Request(image, wanted, profile, faults=faults.parse(fault), **settings)
         result = lab.boot(request)

@@ -60,14 +60,8 @@ def base(unpack_root: Callable[[Path], Path], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def sources() -> bytes:
-    """The stanzas and lines of this machine's own package sources that are Debian's."""
-    found = []
-    for path in sorted(Path("/etc/apt/sources.list.d").glob("*.sources")):
-        stanzas = path.read_text().split("\n\n")
-        found += [stanza.strip() for stanza in stanzas if "debian-archive-keyring" in stanza]
-    if not found:
-        pytest.fail("no deb822 source of this machine is signed with debian-archive-keyring")
-    return "\n\n".join(found).encode() + b"\n"
+    """This machine's own package sources that are Debian's."""
+    return lab.debian_sources()
 
 
 def wheel(folder: Path) -> Path:

@@ -120,6 +120,8 @@ def docker_unit(
     program = docker.program
     # Through the shell's input: Docker as a snap does not see the archive.
     load = f"{program} image inspect {kept_as} >/dev/null 2>&1 || exec {program} load --quiet <{archive}"
+    # There is one after a power failure alone; else Docker calls it an error that there is none.
+    remove = f"exec {program} rm --force {name} 2>/dev/null"
     volumes = [f"--volume={m.source}:{m.target}:ro" for m in mounts]
     run = [program, "run", "--rm", "--pull=never", f"--name={name}", "--privileged", "--net=host"]
     command = " ".join(quoting.word(w) for w in (*run, *volumes, reference, *arguments))
@@ -128,7 +130,7 @@ def docker_unit(
         "",
         *_service(agent, systemd),
         f"ExecStartPre=/bin/sh -c {quoting.word(load)}",
-        f"ExecStartPre=-{program} rm --force {name}",
+        f"ExecStartPre=-/bin/sh -c {quoting.word(remove)}",
         f"ExecStart={command}",
         f"ExecStop=-{program} stop -t 10 {name}",
         *_foot(agent),

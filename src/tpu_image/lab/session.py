@@ -188,7 +188,7 @@ class Session:
             what = told.get(str(reason), f"QEMU shut down ({reason})")
             self._end(Outcome.DIED, f"{what} before its report was complete")
         elif name == "RESET" and not self.guest.ended:
-            # A firmware may reset the machine once more by itself, so they are not counted.
+            # QEMU tells of more than one on the way from boot to boot, so they are not counted.
             if not self.guest.restarting:
                 self._end(Outcome.DIED, "the guest started anew before its report was complete")
         elif name == "error":
