@@ -282,6 +282,7 @@ def test_killed_at_any_moment_it_leaves_nothing(base: Path, tmp_path: Path) -> N
 def test_control_c_ends_with_130_and_leaves_nothing(code: str, base: Path, tmp_path: Path) -> None:
     interrupt = """
 import os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where who runs the tests ignores it
 from tpu_image.disks import archive
 stored_extents = archive.stored_extents
 def interrupted(disk):

@@ -61,6 +61,7 @@ def test_a_closed_standard_output_is_said() -> None:
 def test_control_c_ends_with_130() -> None:
     code = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where who runs the tests ignores it
 def interrupted(tree, profile):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(30)
