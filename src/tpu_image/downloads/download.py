@@ -63,6 +63,8 @@ def web_url(url: str) -> str:
         parts = urllib.parse.urlsplit(url)
     except ValueError as error:
         raise DownloadError(f"{url}: {error}; check the address") from None
+    if not url.isprintable():
+        raise DownloadError(f"{url}: has characters that no URL has; write them as %XX")
     if parts.scheme == "gs":
         path = urllib.parse.quote(parts.path)
         return f"https://storage.googleapis.com/{parts.netloc}{path}"
