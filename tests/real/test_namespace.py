@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -204,6 +205,14 @@ def test_an_error_of_the_file_system_is_no_panic_of_this_machine(disk: Path) -> 
     )
     (options,) = execute(disk, lab.shell(f"{script} < /proc/mounts")).lines
     assert "errors=remount-ro" in options.split(",")
+
+
+def test_what_is_held_in_memory_leaves_some_to_this_machine(disk: Path) -> None:
+    lines = execute(disk, lab.shell("cat /proc/mounts")).lines
+    held = [line for line in lines if line.split()[2] == "tmpfs"]
+    sizes = [int(size) for line in held for size in re.findall(r"\bsize=(\d+)k", line)]
+    assert len(sizes) == len(held) >= 4
+    assert sum(sizes) * 1024 < 0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_block_device_that_does_not_free_itself_any_more_is_freed(tmp_path: Path) -> None:

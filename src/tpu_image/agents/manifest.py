@@ -85,6 +85,9 @@ def parse(data: bytes, where: str, what: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(data)
+        json.dumps(
+            value, ensure_ascii=False
+        ).encode()  # halves of characters are no text, and no name of a file
     except (ValueError, RecursionError):
         raise ImageError(f"{what} is no JSON", where) from None
     if not isinstance(value, dict):

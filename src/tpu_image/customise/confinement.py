@@ -118,7 +118,7 @@ class Confinement:
 
         Volumes have the names that udev gives them: update-grub writes the root's UUID only where it finds it there.
         """
-        mount("tmpfs", "/dev", "tmpfs", MS_NOSUID, "mode=0755")
+        mount("tmpfs", "/dev", "tmpfs", MS_NOSUID, "mode=0755,size=1m")
         for name, (major, minor) in DEVICES.items():
             _make_device(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
         for name, target in DEVICE_LINKS.items():
@@ -151,9 +151,12 @@ class Confinement:
         mount("/dev", f"{PLACE}/dev", "", MS_MOVE)
 
     def _give(self, folders: dict[str, int]) -> None:
-        """Lay the session's files and folders under /run, from this machine's side."""
+        """Lay the session's files and folders under /run, from this machine's side.
+
+        All that is held in memory has a size, so that together it leaves some to this machine.
+        """
         given = PLACE + self.request["given"]
-        mount("tmpfs", f"{PLACE}/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+        mount("tmpfs", f"{PLACE}/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=10%")
         os.mkdir(f"{PLACE}/run/lock")
         os.chmod(f"{PLACE}/run/lock", 0o1777)  # noqa: S103 - as systemd makes it
         os.mkdir(given, 0o755)
@@ -176,11 +179,11 @@ class Confinement:
             mount(path, path, "", MS_BIND)
             mount("", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | quiet)
         mount("sysfs", "/sys", "sysfs", quiet | MS_RDONLY)
-        mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # noqa: S108 - the image's own
+        mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=50%")  # noqa: S108 - the image's own
         mount(
             "devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5"
         )
-        mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # noqa: S108
+        mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=10%")  # noqa: S108
         set_host_name("localhost")
         for volume in self.request["volumes"][1:]:
             self._mount_volume(volume["device"], volume["path"], volume["kind"])

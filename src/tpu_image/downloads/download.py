@@ -17,6 +17,7 @@ from typing import BinaryIO
 from tpu_image.downloads import cache
 from tpu_image.downloads.errors import DownloadError
 from tpu_image.downloads.http_source import Answer, RefusedError, RestartError, TransientError, ask
+from tpu_image.formats.printable import escaped
 from tpu_image.output import make_durable
 
 Report = Callable[[int, int, float], None]
@@ -63,6 +64,8 @@ def web_url(url: str) -> str:
         parts = urllib.parse.urlsplit(url)
     except ValueError as error:
         raise DownloadError(f"{url}: {error}; check the address") from None
+    if not url.isprintable():
+        raise DownloadError(f"{escaped(url)}: has characters that no URL has; write them as %XX")
     if parts.scheme == "gs":
         path = urllib.parse.quote(parts.path)
         return f"https://storage.googleapis.com/{parts.netloc}{path}"

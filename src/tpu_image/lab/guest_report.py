@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tpu_image.catalogue import hardware
 from tpu_image.catalogue.requirement import Evidence, Status, Verdict
+from tpu_image.formats.printable import escaped
 from tpu_image.lab.messages import GuestError, Message
 from tpu_image.lab.result import (
     ApiStep,
@@ -108,7 +109,7 @@ class GuestReportBuilder:
         self.fault("the image has no Python 3.8 or newer: nothing was measured inside")
 
     def _take_step_begins(self, message: Message) -> None:
-        self.doing = message.text("name", 80)
+        self.doing = escaped(message.text("name", 80))
         self.restarting = False
 
     def _take_system(self, message: Message) -> None:

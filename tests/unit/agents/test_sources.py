@@ -255,6 +255,11 @@ BAD = [
     Bad("blobs behind a link", linked_blob, "has no blob"),
     Bad("index that is no JSON", lambda f: with_index(f, "{"), "index.json is no JSON"),
     Bad("index without end", lambda f: with_index(f, "[" * 200_000), "index.json is no JSON"),
+    Bad(
+        "name with half a character",
+        lambda f: str(docker_archive(f / "a.tar", *LAYERS, names=("a/b:\ud800", "a/c:1"))) + ":a/x:1",
+        "manifest.json is no JSON",
+    ),
     Bad("index that is a list", lambda f: with_index(f, "[]"), "no JSON object"),
     Bad("index and manifest at once", lambda f: with_index(f, BOTH), "index and manifest at once"),
     Bad("index of nothing", lambda f: with_index(f, '{"manifests": []}'), "holds nothing"),

@@ -302,7 +302,11 @@ def test_urls_as_they_are_asked_for(url: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host/x", "https://user:secret@host/x", "data://x", "http://[::1", "http://a b/"]
+    "url",
+    [
+        *("ftp://host/x", "https://user:secret@host/x", "data://x", "http://[::1", "http://a b/"),
+        *("gs://bucket/\udcff", "https://host/\udcff", "https://host/\n"),
+    ],
 )
 def test_urls_that_are_refused_in_one_line(url: str) -> None:
     with pytest.raises(DownloadError) as error:

@@ -55,6 +55,10 @@ def test_a_device_and_its_steps_come_together() -> None:
     assert device.nodes[0].mode == 0o666
 
 
+def test_what_the_guest_is_at_is_safe_to_show() -> None:
+    assert taken({"kind": "step-begins", "name": "\x1b[2Jcheck\n"}).doing == r"\x1b[2Jcheck\n"
+
+
 def test_verdicts_of_the_checker_are_read() -> None:
     builder = taken({"kind": "check", "who": "user", "document": {"verdicts": [VERDICT]}})
     assert builder.verdicts["user"]["machine.thp"].status is Status.PASS
