@@ -54,6 +54,7 @@ def is_run_as_documented(told: Told, beyond: int = 0) -> None:
     assert told["mnt"] != told["machine.mnt"]
     assert int(told["CapEff"], 16) | beyond == int(told["CapBnd"], 16)
     assert (told["Seccomp"], told["Uid"].split()[0]) == ("0", "0")
+    assert (told["cwd"], told["MODE"], told["HOME"]) == ("/", "50% $x", "/")
     assert (told["null"], told["sys"], told["usr"]) == ("1", "1", "0")
     assert (told["running"], told["enabled"], told["ready"]) == ("1", "enabled", "active")
     assert told["restarts"] == "0"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import container
-from agent_images import docker_archive, layer, link, program, stand_in
+from agent_images import docker_archive, entry, layer, link, program, stand_in
 from tpu_image.agents.installation import installed
 from tpu_image.agents.spool import Spool
 from tpu_image.catalogue.agent_record import AGENTS
@@ -57,7 +57,8 @@ sed 's/^/exit=/' /run/tpu-image/vbar_control_agent.exits
 
 def test_the_service_runs_the_agent_as_the_document_would(debian_root: Path, tmp_path: Path) -> None:
     resolver = link("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")
-    tar = layer(link("bin", "/usr/bin"), resolver, program(stand_in(tmp_path)))
+    accounts = entry("etc/passwd", b"root:x:0:0::/home/agent:/bin/sh\n")
+    tar = layer(link("bin", "/usr/bin"), resolver, accounts, program(stand_in(tmp_path)))
     archive = docker_archive(
         tmp_path / "image.tar", tar, WorkingDir="/work", Entrypoint=["/bin/vbar_control_agent"]
     )
@@ -86,7 +87,7 @@ def test_the_service_runs_the_agent_as_the_document_would(debian_root: Path, tmp
     assert told["pid"] == told["machine.pid"]
     assert told["mnt"] != told["machine.mnt"]
     assert (told["CapEff"], told["Uid"].split()[0]) == (told["CapBnd"], "0")
-    assert (told["cwd"], told["MODE"], told["HOME"]) == ("/work", "50% $x", "/root")
+    assert (told["cwd"], told["MODE"], told["HOME"]) == ("/work", "50% $x", "/home/agent")
     assert (told["null"], told["sys"], told["usr"]) == ("1", "1", "0")
     assert told["hosts"] == told["machine.hosts"]
     assert (told["enabled"], told["ready"], told["restarted"]) == ("enabled", "active", "yes")

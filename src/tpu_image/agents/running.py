@@ -58,6 +58,8 @@ def program(agent: Agent, configuration: Configuration, filesystem: RootFileSyst
     directory = posixpath.normpath(posixpath.join("/", configuration.working_directory))
     if not _DIRECTORY.fullmatch(directory):
         raise ImageError(f"has the working directory {quoted(directory)}", where, "give another image")
+    if not any(setting.startswith("HOME=") for setting in environment):
+        environment = (f"HOME={_home(user, filesystem)}", *environment)
     return Program((path, *entrypoint[1:], *arguments), environment, directory, user)
 
 
@@ -97,6 +99,13 @@ def _user(user: str, filesystem: RootFileSystem, where: str) -> str:
             )
         group = entry[2]
     return f"{uid}:{group or gid or '0'}"
+
+
+def _home(user: str, filesystem: RootFileSystem) -> str:
+    """The home of a user by the image's own accounts, as Docker sets it: ``/`` for one whom they do not have."""
+    uid = user.partition(":")[0] or "0"
+    found = next((f for f in _accounts(filesystem, "/etc/passwd") if f[2] == uid), [])
+    return (found[5] if len(found) > 5 else "") or "/"
 
 
 def _accounts(filesystem: RootFileSystem, path: str) -> list[list[str]]:

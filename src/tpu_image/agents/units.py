@@ -68,8 +68,6 @@ def systemd_unit(
         systemd: version of the one that reads it; 0 where it is not known.
     """
     uid, _, gid = program.user.partition(":")
-    environment = [e for e in program.environment if not e.startswith("HOME=")]
-    home = next((e for e in program.environment if e.startswith("HOME=")), "HOME=/root")
     lines = [
         *_head(agent, described),
         "",
@@ -84,7 +82,7 @@ def systemd_unit(
         *(f"BindReadOnlyPaths={quoting.path(m.source)}:{quoting.path(m.target)}" for m in mounts),
         *([f"User={uid}"] if uid else []),
         *([f"Group={gid}"] if gid else []),
-        *(f"Environment={quoting.setting(e)}" for e in (home, *environment)),
+        *(f"Environment={quoting.setting(e)}" for e in program.environment),
         f"WorkingDirectory={quoting.path(program.working_directory)}",
         f"ExecStart={' '.join(quoting.word(w) for w in program.command)}",
         *_foot(agent),

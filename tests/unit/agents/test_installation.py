@@ -210,6 +210,21 @@ def test_a_user_of_the_image_is_looked_up_in_the_image(tmp_path: Path) -> None:
             assert verdict_after(made, BASE, COLLECTOR).status is Status.PASS
 
 
+def test_the_home_is_the_one_that_docker_would_give(tmp_path: Path) -> None:
+    accounts = entry("etc/passwd", b"root:x:0:0::/:\notel:x:5:6::/home/otel:/bin/sh\n")
+    for entries, settings, home in (
+        ([], {}, "/"),
+        ([accounts], {}, "/"),
+        ([accounts], {"User": "otel"}, "/home/otel"),
+        ([accounts], {"User": "7"}, "/"),
+        ([accounts], {"User": "otel", "Env": ["HOME=/mine"]}, "/mine"),
+    ):
+        archive = docker_archive(tmp_path / "i.tar", layer(program(), *entries), **settings)
+        with Spool() as spool, installed(COLLECTOR, str(archive), spool, MemoryTree(BASE)) as made:
+            homes = [word for word in settings_of(made, "Environment") if "HOME=" in word]
+            assert [word.strip('"') for word in homes] == [f"HOME={home}"]
+
+
 def test_a_mask_is_taken_away_and_a_former_archive_too(tmp_path: Path) -> None:
     override = f"/etc/systemd/system/{VBAR.unit}"
     base = {**BASE, override: Symlink("/dev/null"), f"{AGENTS}/vbar_control_agent.tar": File(b"")}
