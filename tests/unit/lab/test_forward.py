@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import pytest
 
@@ -11,7 +12,7 @@ from tpu_image.lab.forward import forwarding
 
 def test_the_port_is_free_as_soon_as_it_is_over() -> None:
     with forwarding(0, [socket.socket()]) as port:
-        pass
+        time.sleep(0.2)  # until its thread waits for a connection
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port)).close()
     with forwarding(port, [socket.socket()]) as again:
