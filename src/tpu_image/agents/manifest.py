@@ -85,9 +85,8 @@ def parse(data: bytes, where: str, what: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(data)
-        json.dumps(
-            value, ensure_ascii=False
-        ).encode()  # halves of characters are no text, and no name of a file
+        # Halves of characters are no text, and no name of a file.
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise ImageError(f"{what} is no JSON", where) from None
     if not isinstance(value, dict):

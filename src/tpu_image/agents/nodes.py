@@ -45,8 +45,3 @@ class LazyNodes(Mapping[str, "memory.Node | None"]):
 
     def __len__(self) -> int:
         return len(self._lazy.keys() | self._beside.keys())
-
-    @property
-    def content_size(self) -> int:
-        """Bytes of all files of the image, a hard link counted as a file."""
-        return sum(node.size for node in self._lazy.values() if isinstance(node, filesystem.File))

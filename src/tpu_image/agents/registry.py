@@ -7,7 +7,6 @@ manifest, itself held against the digest, says; so a damaged cache is found out 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from tpu_image.agents.references import Reference
 from tpu_image.agents.skopeo import SkopeoError
 from tpu_image.agents.stores import DOCUMENT_LIMIT, DirectoryStore
 from tpu_image.cache_folder import subfolder
+from tpu_image.downloads.cache import lock, names
 
 QUESTION_SECONDS = 180
 """Seconds that a manifest may take; skopeo itself waits as long as a registry asks for, some times."""
@@ -127,16 +127,27 @@ def _held(cache: Path, reference: Reference, digest: str) -> ContainerImage | No
 def _locked(cache: Path, digest: str) -> Iterator[Path]:
     """Give the folder that an image is brought into, to one process at a time; a killed one's work goes on."""
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = cache / f"{digest.partition(':')[2]}.partial"
-        with (cache / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield folder
+        descriptor = _locked_folder(cache)
+        try:
+            yield cache / f"{digest.partition(':')[2]}.partial"
+        finally:
+            os.close(descriptor)
     except OSError as error:
         where = error.filename or str(cache)
         raise AgentError(
             f"cannot be written: {error.strerror}", str(where), "make room, or set XDG_CACHE_HOME"
         ) from error
+
+
+def _locked_folder(folder: Path) -> int:
+    """Lock the folder itself, as what cleans the cache does (:func:`tpu_image.downloads.cache.remove`)."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock(descriptor)
+        if names(folder, descriptor):
+            return descriptor
+        os.close(descriptor)  # it was removed while this waited
 
 
 class _Client:

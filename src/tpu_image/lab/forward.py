@@ -27,6 +27,8 @@ def forwarding(port: int, connections: list[socket.socket]) -> Iterator[int]:
     try:
         yield port
     finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # a close alone does not wake who waits for a connection
         listener.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-COMPATIBLE_HAS_JOURNAL = 0x4
 COMPATIBLE_RESIZE_INODE = 0x10
 COMPATIBLE_SPARSE_SUPER2 = 0x200
 
