@@ -15,7 +15,7 @@ unit={VBAR.unit} root={AGENTS}/{VBAR.program} exits={exits_path(VBAR.program)}
 pids() {{ grep -lx {VBAR.program[:15]} /proc/[0-9]*/comm 2>/dev/null | cut -d / -f 3; }}
 listens() {{ grep -q ':{VBAR.port:04X} [0-9A-F]*:0000 0A' /proc/net/tcp; }}
 is_another() {{ [ -n "$(pids)" ] && [ "$(pids)" != "$first" ] && listens; }}
-crashed() {{ [ "$(grep -c '^exit-code exited 3$' $exits)" -ge 3 ]; }}
+crashed() {{ [ "$(grep -c "^exit-code exited $status$" $exits)" -ge 3 ]; }}
 wait_for() {{
     for _ in $(seq 1200); do "$@" && return; sleep 0.5; done
     echo "never: $*"; systemctl status $unit; journalctl -b -u $unit --no-pager; exit 1
@@ -40,6 +40,7 @@ sed 's/^/exit=/' $exits
 """
 
 _CRASH = """\
+status=3
 touch $root/crash
 kill -KILL $(pids)
 wait_for crashed
@@ -48,6 +49,23 @@ rm $root/crash
 systemctl reset-failed $unit
 systemctl restart $unit
 wait_for listens
+"""
+
+# At the first boot alone. The stand-in ends with status 5 where its port is taken.
+_CONTAINER_CRASH = f"""\
+[ "$(cat /etc/tpu-image-lab/boots-done)" = 1 ] || exit 0
+systemctl stop $unit
+echo "state=$(systemctl is-active $unit)"
+echo "stopped=$(tail -n 1 $exits)"
+python3 -c 'import socket, time; held = socket.create_server(("", {VBAR.port})); time.sleep(3600)' &
+wait_for listens
+systemctl start --no-block $unit
+status=5
+wait_for crashed
+kill $!
+python3 -I /etc/tpu-image-lab/tpu-image.pyz / --only machine.agent
+first=
+wait_for is_another
 """
 
 _CONTAINER = f"""\
@@ -62,6 +80,7 @@ echo "loaded=$(stat --format %y /var/lib/docker/image/*/imagedb/content/sha256/*
 KILLED = _FUNCTIONS + _KILL
 CRASHING = _FUNCTIONS + _CRASH
 UNPACKED_STATE = _FUNCTIONS + _STATE + "cat $root/notes\n"
+CONTAINER_CRASHING = _FUNCTIONS + _CONTAINER_CRASH
 CONTAINER_STATE = _FUNCTIONS + _STATE + _CONTAINER
 
 

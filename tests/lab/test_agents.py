@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_guests import CONTAINER_STATE, CRASHING, KILLED, UNPACKED_STATE, Told
+from agent_guests import CONTAINER_CRASHING, CONTAINER_STATE, CRASHING, KILLED, UNPACKED_STATE, Told
 from agent_images import docker_archive, layer, program, stand_in
 from customise_lab import debian_sources
 from lab_images import built_by
@@ -87,10 +87,11 @@ def test_docker_runs_the_agent_at_every_boot_from_what_it_loaded_once(
 ) -> None:
     (tmp_path / "apt.sources").write_bytes(debian_sources())
     built_by(tmp_path, SPECIFICATION.format(base=base, agent=agent) + DOCKER)
-    result = boot(tmp_path / "tpu.qcow2", "v6e:1", agent=True, boots=2, run=(CONTAINER_STATE, KILLED))
+    commands = (CONTAINER_STATE, KILLED, CONTAINER_CRASHING)
+    result = boot(tmp_path / "tpu.qcow2", "v6e:1", agent=True, boots=2, run=commands)
     assert wrong(result) == {}
     assert verdict(result, "machine.agent").status is Status.PASS
-    states = [Told.by(run) for run in result.guest.run[::2]]
+    states = [Told.by(run) for run in result.guest.run[::3]]
     for told in states:
         is_run_as_documented(told, BEYOND_DOCKER)
         assert len(told.values["program"]) == 1
@@ -99,4 +100,7 @@ def test_docker_runs_the_agent_at_every_boot_from_what_it_loaded_once(
         assert len(told.values["image"]) == 2
         assert VBAR.image in told.values["image"]
     assert len({told["loaded"] for told in states}) == 1
-    assert [Told.by(run)["exit"] for run in result.guest.run[1::2]] == ["exit-code exited 137"] * 2
+    assert [Told.by(run)["exit"] for run in result.guest.run[1::3]] == ["exit-code exited 137"] * 2
+    crashing = Told.by(result.guest.run[2])
+    assert (crashing["state"], crashing["stopped"]) == ("inactive", "success exited 137")
+    assert "exit status 5" in result.guest.run[2].output

@@ -26,6 +26,9 @@ EXITS_KEPT = 100
 MACHINE_FILES = ("/etc/hosts", "/etc/resolv.conf")
 """Files of the machine that Docker gives a container on the host's network."""
 
+STOPPED = (137, 143)
+"""Statuses with which ``docker run`` ends when its container is stopped: killed, or ended by SIGTERM."""
+
 STEPS_SINCE = 254
 """The systemd that knows ``RestartSteps=``; an older one warns of it."""
 
@@ -120,6 +123,17 @@ def docker_unit(
     load = f"{program} image inspect {kept_as} >/dev/null 2>&1 || exec {program} load --quiet <{archive}"
     # There is one after a power failure alone; else Docker calls it an error that there is none.
     remove = f"exec {program} rm --force {name} 2>/dev/null"
+    # A container's first process is not ended by SIGTERM unless it handles it, so an orderly stop is a kill. What was
+    # asked for is known by a mark; systemd runs this too where the container has ended as one that is stopped does.
+    mark = f"{exits_path(agent.program)}.stopping"
+    stop = (
+        f'[ -z "$MAINPID" ] || {{ mkdir -p {mark.rpartition("/")[0]} && : >{mark};'
+        f" exec {program} stop -t 10 {name} >/dev/null; }}"
+    )
+    judge = (
+        f"if [ -e {mark} ]; then SERVICE_RESULT=success; rm {mark};"
+        ' elif [ "$SERVICE_RESULT" = success ]; then SERVICE_RESULT=exit-code; fi'
+    )
     volumes = [f"--volume={m.source}:{m.target}:ro" for m in mounts]
     run = [program, "run", "--rm", "--pull=never", f"--name={name}", "--privileged", "--net=host"]
     command = " ".join(quoting.word(w) for w in (*run, *volumes, reference, *arguments))
@@ -127,11 +141,12 @@ def docker_unit(
         *_head(agent, described, docker.service),
         "",
         *_service(agent, systemd),
+        f"SuccessExitStatus={' '.join(map(str, STOPPED))}",
         f"ExecStartPre=/bin/sh -c {quoting.word(load)}",
         f"ExecStartPre=-/bin/sh -c {quoting.word(remove)}",
         f"ExecStart={command}",
-        f"ExecStop=-{program} stop -t 10 {name}",
-        *_foot(agent),
+        f"ExecStop=-/bin/sh -c {quoting.word(stop)}",
+        *_foot(agent, f"{judge}; "),
     ]
     return "\n".join(lines) + "\n"
 
@@ -169,12 +184,12 @@ def _service(agent: Agent, systemd: int) -> list[str]:
     ]
 
 
-def _foot(agent: Agent) -> list[str]:
-    """Wait for the port, note every end, start at boot."""
+def _foot(agent: Agent, judge: str = "") -> list[str]:
+    """Wait for the port, note every end, start at boot; ``judge`` sets before that how it is to be noted."""
     exits = exits_path(agent.program)
     folder = exits.rpartition("/")[0]
     note = (
-        f"mkdir -p {folder} && {{ tail -n {EXITS_KEPT - 1} {exits} 2>/dev/null;"
+        f"{judge}mkdir -p {folder} && {{ tail -n {EXITS_KEPT - 1} {exits} 2>/dev/null;"
         f' echo "$SERVICE_RESULT ${{EXIT_CODE:--}} ${{EXIT_STATUS:--}}"; }} >{exits}.new'
         f" && mv {exits}.new {exits}"
     )

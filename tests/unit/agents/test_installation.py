@@ -331,6 +331,39 @@ def test_the_archive_for_docker_is_an_archive_of_the_same_image(tmp_path: Path) 
         assert again.digest == made.digest
 
 
+@pytest.mark.parametrize(
+    ("asked", "result", "noted"),
+    [
+        (True, "success", "success"),
+        (True, "exit-code", "success"),
+        (False, "success", "exit-code"),
+        (False, "start-limit-hit", "start-limit-hit"),
+    ],
+)
+def test_a_container_that_was_stopped_is_told_from_one_that_was_killed(
+    asked: bool, result: str, noted: str, tmp_path: Path
+) -> None:
+    """The unit's own commands: a killed container ends with the same status as one that is stopped."""
+    fake = tmp_path / "docker"
+    fake.write_text("#!/bin/sh\n")
+    fake.chmod(0o755)
+    with installation(tmp_path, DOCKER, runtime="docker") as made:
+        steps = [settings_of(made, name)[-1] for name in ("ExecStop", "ExecStopPost")]
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "MAINPID": "1" if asked else "",
+        "SERVICE_RESULT": result,
+        "EXIT_CODE": "exited",
+        "EXIT_STATUS": "137",
+    }
+    for step in steps:
+        text = parse_commands(step)[0].words[-1].replace("$$", "$").replace("/run/", f"{tmp_path}/run/")
+        text = text.replace("/usr/bin/docker", str(fake))
+        subprocess.run(["sh", "-c", text], check=True, env=environment)
+    assert (tmp_path / "run/tpu-image/vbar_control_agent.exits").read_text() == f"{noted} exited 137\n"
+    assert not (tmp_path / "run/tpu-image/vbar_control_agent.exits.stopping").exists()
+
+
 def test_docker_loads_the_image_once_and_replaces_a_container_that_was_left(tmp_path: Path) -> None:
     """The unit's own commands, with a Docker that notes what it is asked and knows an image once it is loaded."""
     fake = tmp_path / "bin/docker"
