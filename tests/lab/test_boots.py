@@ -42,7 +42,7 @@ def test_a_built_image_passes_with_chips_of_three_generations_one_of_them_late(
     assert result.ok
     assert {v.requirement for v in result.verdicts if v.requirement.startswith("machine.")} - having(
         result, Status.PASS
-    ) == {"machine.agent"}
+    ) == {"machine.agent", "machine.telemetry"}
     devices = result.guest.devices
     assert [device.generation for device in devices].count("tpu7x") == 2
     assert devices[-1].address == "0000:01:00.0"

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.matrix, pytest.mark.usefixtures("_qemu")]
 
 SPECIFICATION = """\
 base: {base}
-output: tpu.tar.gz
+output: {output}
 profile: {{agent: elsewhere, tpu: v6e}}
 waive: {{prerequisites.gcloud: the base has none}}
 """
@@ -23,24 +23,30 @@ files:
   mode: "0755"
   content: |
     #!/bin/sh
+    until ls /dev/vfio/[0-9]*; do sleep 1; done
     chmod 0600 /dev/vfio/[0-9]*
-- path: /etc/systemd/system/multi-user.target.wants/closes.service
+- path: /etc/systemd/system/closes.service
   content: |
     [Service]
     Type=oneshot
     ExecStart=/usr/local/sbin/closes
+- path: /etc/systemd/system/multi-user.target.d/closes.conf
+  content: |
+    [Unit]
+    Wants=closes.service
 """
 """A service that takes the device nodes away: a check of files does not look into its script, a boot sees the nodes."""
 
 
 def test_an_image_that_passes_inside_gets_its_name(base: Path, tmp_path: Path) -> None:
-    done = built_by(tmp_path, SPECIFICATION.format(base=base), "--boot")
+    done = built_by(tmp_path, SPECIFICATION.format(base=base, output="tpu.tar.gz"), "--boot")
     assert {path.name for path in tmp_path.iterdir()} == {"tpu-image.yaml", "tpu.tar.gz", "tpu.tar.gz.json"}
     assert "booting: " in done.stderr
 
 
 def test_an_image_that_only_a_boot_shows_to_be_wrong_gets_none(base: Path, tmp_path: Path) -> None:
-    done = built_by(tmp_path, SPECIFICATION.format(base=base) + CLOSING, "--boot", status=1)
+    text = SPECIFICATION.format(base=base, output="{path: tpu.qcow2, format: qcow2}")
+    done = built_by(tmp_path, text + CLOSING, "--boot", status=1)
     assert {path.name for path in tmp_path.iterdir()} == {"tpu-image.yaml"}
-    assert "tpu.tar.gz was not written: it does not hold when it is booted" in done.stderr
+    assert "tpu.qcow2 was not written: it does not hold when it is booted" in done.stderr
     assert "fail     machine.devices" in done.stdout
