@@ -121,8 +121,8 @@ def test_what_buildah_makes_is_unpacked_as_buildah_mounts_it(form: str, tmp_path
     with Spool() as spool, opened(str(tmp_path / "made"), spool) as image:
         assert isinstance(image, ContainerImage)
         assert len(image.layers) == 2
-        write_below(str(tmp_path), "/ours", 0o700, {"root": image.unpack(spool).root}, spool)
-    assert described(tmp_path / "ours/root") == described(mounted)
+        write_below(str(tmp_path), "/ours", 0o700, {"image": image.unpack(spool).root}, spool)
+    assert described(tmp_path / "ours/image") == described(mounted)
 
 
 def test_the_archive_that_is_kept_for_docker_is_one_to_skopeo(
@@ -154,5 +154,5 @@ def test_file_capabilities_are_kept(tmp_path: Path) -> None:
     with_attributes = ["--format=pax", "--xattrs", "--xattrs-include=security.capability"]
     subprocess.run(["tar", "-cf", tar, *with_attributes, "-C", tmp_path / "in", "."], check=True)
     with Spool() as spool, opened(str(oci_layout(tmp_path / "layout", tar.read_bytes())), spool) as image:
-        write_below(str(tmp_path), "/ours", 0o700, {"root": image.unpack(spool).root}, spool)
-    assert os.getxattr(tmp_path / "ours/root/ping", "security.capability") == value
+        write_below(str(tmp_path), "/ours", 0o700, {"image": image.unpack(spool).root}, spool)
+    assert os.getxattr(tmp_path / "ours/image/ping", "security.capability") == value

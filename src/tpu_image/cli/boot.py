@@ -115,14 +115,7 @@ def _fault(word: str) -> str:
     help="A port of this machine that leads to the guest's SSH; 0: a free one.",
 )
 @options.profile_options_but_hardware
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(reports.FORMATS),
-    default="text",
-    show_default=True,
-    help="How the result is written.",
-)
+@reports.format_option
 @options.output_option
 @click.option(
     "--html",

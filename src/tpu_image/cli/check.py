@@ -38,14 +38,7 @@ if TYPE_CHECKING:
 )
 @options.profile_options
 @options.only_option
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(reports.FORMATS),
-    default="text",
-    show_default=True,
-    help="How the result is written.",
-)
+@reports.format_option
 @options.output_option
 @options.quiet_option
 @options.color_option

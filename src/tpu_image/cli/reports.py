@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import click
+
 from tpu_image.report.model import Report
 
 FORMATS = ("text", "json", "junit", "sarif", "html")
+
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="How the result is written.",
+)
 
 
 def render(report: Report, form: str, *, color: bool = False, quiet: bool = False) -> str:

@@ -11,15 +11,15 @@ from tpu_image.trees.memory import File, MemoryTree, Symlink
 TREE = MemoryTree(
     {
         "/etc/secret": File(b"outside"),
-        "/srv/root/bin": Symlink("/usr/bin"),
-        "/srv/root/usr/bin/tool": File(b"inside", 0o755),
-        "/srv/root/up": Symlink("../../../etc/secret"),
-        "/srv/link": Symlink("root"),
+        "/srv/tree/bin": Symlink("/usr/bin"),
+        "/srv/tree/usr/bin/tool": File(b"inside", 0o755),
+        "/srv/tree/up": Symlink("../../../etc/secret"),
+        "/srv/link": Symlink("tree"),
     }
 )
 
 
-@pytest.mark.parametrize("directory", ["/srv/root", "/srv/link", "/srv/root/"])
+@pytest.mark.parametrize("directory", ["/srv/tree", "/srv/link", "/srv/tree/"])
 def test_links_lead_to_places_below(directory: str) -> None:
     below = Below(TREE, directory)
     assert below.read_text("/bin/tool") == "inside"
