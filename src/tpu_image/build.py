@@ -171,7 +171,7 @@ def build(
         before = _state(request.base)
         with (
             hashed(request.base, progress) as base_sha256,
-            _prepared(base, request, progress) as (disk, done),
+            _prepared(base, base_sha256, request, progress) as (disk, done),
         ):
             placed = _place(disk, request, progress)
             changes, agents = _edit(disk, request, progress)
@@ -190,7 +190,7 @@ def build(
                 built = replace(built, archive=archive, base_sha256=base_sha256())
                 progress.at("syncing")
                 make_durable(file)
-                _refuse_changed(request, before, built.base_sha256)
+                _refuse_changed(request, before)
                 if gate is not None:
                     gate(Path(f"/proc/self/fd/{file.fileno()}"))
                 if describe is not None:
@@ -201,9 +201,11 @@ def build(
 
 @contextlib.contextmanager
 def _prepared(
-    base: BlockSource, request: Request, progress: Progress
+    base: BlockSource, sha256: Callable[[], str], request: Request, progress: Progress
 ) -> Iterator[tuple[EditedDisk, Executed]]:
     """Give the base as a disk that can be changed: whole, as large as wanted, with all that was to be executed."""
+    if request.sha256:
+        _refuse_another(request, sha256())  # before any program of it runs
     disk = EditedDisk(base, _disk_size(request, base))
     with contextlib.closing(disk):
         for volume in recover(disk):
@@ -253,13 +255,17 @@ def _place(disk: EditedDisk, request: Request, progress: Progress) -> tuple[str,
     )
 
 
-def _refuse_changed(request: Request, before: tuple[int, ...], sha256: str) -> None:
-    """Refuse a base that is another than it was, or than it is to be."""
+def _refuse_changed(request: Request, before: tuple[int, ...]) -> None:
+    """Refuse a base that is another than it was."""
     if _state(request.base) != before:
         raise DiskError(
             "was changed while it was read", str(request.base), "stop what uses it, then build again"
         )
-    if request.sha256 and sha256 != request.sha256.lower():
+
+
+def _refuse_another(request: Request, sha256: str) -> None:
+    """Refuse a base that is another than is meant."""
+    if sha256 != request.sha256.lower():
         raise DiskError(
             f"has the SHA-256 {sha256}, not {request.sha256.lower()}",
             str(request.base),

@@ -22,7 +22,7 @@ def apply_files(
     """Clear what installing left, unless that is to be kept, then place the user's files and the Cloud CLI.
 
     Args:
-        disk: after everything was executed and the catalogue's plan was written.
+        disk: after everything was executed; what the catalogue plans comes later and sees these files.
         customisation: what is wanted.
         time: seconds since 1970 that files carry.
         keep_leftovers: whether logs and package lists stay.

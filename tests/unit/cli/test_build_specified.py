@@ -89,6 +89,18 @@ def test_another_base_than_the_one_that_is_meant_is_refused(run: Run, base: Path
     assert not list(tmp_path.glob("out*"))
 
 
+def test_nothing_of_another_base_than_the_one_that_is_meant_is_run(
+    run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tpu_image.customise.namespace.NamespaceExecutor.execute", lambda *_: pytest.fail("it was run")
+    )
+    text = f"base: {{image: {base}, sha256: {'a' * 64}}}\noutput: out.tar.gz\nrun: [id]\n"
+    done = run("build", "--spec", specification(tmp_path, text), "--no-agent", "--quiet")
+    assert done.status == 2
+    assert "correct the sha256" in done.err
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
