@@ -54,6 +54,9 @@ class Kernel:
         parameters = Path("/sys/module/vfio_iommu_type1/parameters")
         parameters.mkdir(parents=True)
         (parameters / "allow_unsafe_interrupts").write_text("N\n")
+        for module in self.settings.get("loaded", ()):
+            (Path("/sys/module") / module).mkdir(exist_ok=True)
+            (Path("/sys/module") / module / "initstate").write_text("live\n")
         if self.settings.get("driver"):
             self.bind(self.settings["driver"])
 
@@ -76,7 +79,9 @@ class Kernel:
 
     def unbind(self, address: str) -> None:
         if address == self.address:
-            (self.function / "driver").unlink()
+            driver = self.function / "driver"
+            (driver.readlink() / address).unlink()
+            driver.unlink()
 
     def probe(self, address: str) -> None:
         if address == self.address and not self.settings.get("refuses"):
@@ -86,6 +91,8 @@ class Kernel:
         if driver == "vfio-pci":
             threading.Thread(target=self.make_nodes, daemon=True).start()
             time.sleep(0.2 if not self.settings.get("node_delay") else 0)
+        # Both links, in the order of driver_sysfs_add() in drivers/base/dd.c.
+        (DRIVERS / driver / self.address).symlink_to(self.function)
         (self.function / "driver").symlink_to(DRIVERS / driver)
 
     def make_nodes(self) -> None:

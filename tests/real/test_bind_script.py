@@ -67,8 +67,13 @@ def test_a_function_without_a_driver_is_bound_and_opened(tmp_path: Path, shell: 
     assert state["nodes"] == {NODE: ["0666", 0]}
     assert state["marks"] == MARK
     assert state["interrupts"] == "Y"
-    assert set(state["modules"]) == {"vfio-pci", "vfio_iommu_type1"}
+    assert set(state["modules"]) == {"vfio_pci", "vfio_iommu_type1"}
     assert "is on vfio-pci" in state["out"]
+
+
+def test_a_module_that_is_loaded_is_not_asked_for_again(tmp_path: Path, shell: str) -> None:
+    state = run(tmp_path, shell, loaded=["vfio_iommu_type1"])
+    assert (state["code"], state["modules"]) == (0, ["vfio_pci"])
 
 
 def test_the_override_comes_before_the_unbinding(tmp_path: Path, shell: str) -> None:

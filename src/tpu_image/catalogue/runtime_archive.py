@@ -29,6 +29,7 @@ _OWN_FILES = (
     "runtime/atomic_file.py",
     "runtime/environment.py",
     "runtime/get_metadata.py",
+    "runtime/http_exchange.py",
     "runtime/metadata.py",
     "runtime/settings.py",
     "runtime/system_environment.py",
@@ -36,17 +37,22 @@ _OWN_FILES = (
 """What the boot tasks import of this package."""
 
 _YAML_FILES = ("error.py", "events.py", "parser.py", "reader.py", "scanner.py", "tokens.py")
-"""What of PyYAML gives events; it is looked for behind the system's own, which is there compiled already."""
+"""What of PyYAML gives events."""
 
 _MAIN = b"""\
 import sys
-
-sys.path.append(sys.path[0] + "/packed")
 
 from tpu_image.runtime.__main__ import main
 
 sys.exit(main(sys.argv[1:]))
 """
+
+_YAML_PACKAGE = b"""\
+import sys
+
+__path__ = [entry + "/yaml" for entry in sys.path[1:]] + __path__
+"""
+"""PyYAML's package without what its own loads: its modules from the system, compiled already, else from here."""
 
 _SHEBANG = f"#!{settings.INTERPRETER} -I\n".encode()
 _MARK = b"# tpu-image runtime, checksums of its modules and of all that follows: "
@@ -91,15 +97,15 @@ def _preamble(modules: bytes, archive: bytes) -> bytes:
 
 
 def _members() -> dict[str, bytes]:
-    members = {"__main__.py": _MAIN, "packed/yaml/__init__.py": b""}
-    members["packed/yaml/LICENSE"] = _source("tpu_image", "runtime/PyYAML-LICENSE.txt")
+    members = {"__main__.py": _MAIN, "yaml/__init__.py": _YAML_PACKAGE}
+    members["yaml/LICENSE"] = _source("tpu_image", "runtime/PyYAML-LICENSE.txt")
     members |= {f"tpu_image/{name}": _source("tpu_image", name) for name in _OWN_FILES}
-    members |= {f"packed/yaml/{name}": _source("yaml", name) for name in _YAML_FILES}
+    members |= {f"yaml/{name}": _source("yaml", name) for name in _YAML_FILES}
     return members
 
 
 def _modules_checksum() -> bytes:
-    return _checksum(b"\0".join((_MAIN, *(_source("tpu_image", name) for name in _OWN_FILES))))
+    return _checksum(b"\0".join((_MAIN, _YAML_PACKAGE, *(_source("tpu_image", name) for name in _OWN_FILES))))
 
 
 def _checksum(content: bytes) -> bytes:

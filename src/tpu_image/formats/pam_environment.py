@@ -12,7 +12,7 @@ Runs on Python 3.8 too: the boot runtime uses it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple  # typing takes a boot task too long to load
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.variable_names import NAME_CHARACTERS
@@ -20,17 +20,19 @@ from tpu_image.formats.variable_names import NAME_CHARACTERS
 _BLANKS = " \t\n"
 
 
-class Assignment(NamedTuple):
+class Assignment(namedtuple("Assignment", "name value line")):
     """What one line does: ``value`` None says that it unsets the name. ``line`` counts from 1."""
 
+    __slots__ = ()
     name: str
     value: str | None
     line: int
 
 
-class _Statement(NamedTuple):
+class _Statement(namedtuple("_Statement", "start end text")):
     """Lines ``[start, end)``, from 0, that are read as one; ``text`` is None where the end is missing."""
 
+    __slots__ = ()
     start: int
     end: int
     text: str | None

@@ -25,8 +25,8 @@ Runs on Python 3.8 too: the boot runtime uses it.
 
 from __future__ import annotations
 
+from collections import namedtuple  # typing takes a boot task too long to load
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from tpu_image.formats import FormatError
 from tpu_image.formats.variable_names import NAME_CHARACTERS, READONLY_IN_SHELLS, is_name, is_reserved
@@ -46,13 +46,14 @@ _ESCAPED = '"\\$`'
 _BARE_CHARACTERS = NAME_CHARACTERS | frozenset("./:,@%+=-")
 
 
-class Assignment(NamedTuple):
+class Assignment(namedtuple("Assignment", "name value line shell", defaults=(True,))):
     """One assignment of a file. ``line`` counts from 1; ``shell`` is False for one that only systemd sees."""
 
+    __slots__ = ()
     name: str
     value: str
     line: int
-    shell: bool = True
+    shell: bool
 
 
 def serialise(values: Mapping[str, str], heading: str = "") -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpu_image import single_file
-from tpu_image.catalogue import hardware
+from tpu_image.catalogue import bind_script, hardware
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.lab import guest
 from tpu_image.trees.overlay import Overlay
@@ -90,6 +90,7 @@ def settings(payload: Payload) -> str:
     """Write the probe's settings as JSON."""
     values = {
         "ids": [[hardware.GOOGLE_VENDOR, generation.device] for generation in hardware.GENERATIONS],
+        "bind_script": bind_script.SCRIPT,
         "checker": checker_arguments(payload.profile),
         "run": list(payload.run),
         "run_seconds": payload.run_seconds,

@@ -139,8 +139,8 @@ class BootTimes(NamedTuple):
     Attributes:
         blame: the slowest units first.
         critical_chain: the lines of ``systemd-analyze critical-chain``.
-        ours: seconds that the boot tasks cost: processor time of their units, which others run beside, and the time
-            in which functions were being bound. None where there are none.
+        ours: seconds that the boot tasks cost: processor time of their units and of binding each function, which
+            others run beside. None where there are none.
     """
 
     firmware: float | None = None

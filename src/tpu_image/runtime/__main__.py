@@ -16,14 +16,13 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Callable
 
 from tpu_image.formats import FormatError
-from tpu_image.runtime import settings, system_environment
-from tpu_image.runtime.atomic_file import Owner
+from tpu_image.runtime import settings
 
 TYPE_CHECKING = False  # typing's own costs as much as the rest of a task
 if TYPE_CHECKING:
+    from tpu_image.runtime.atomic_file import Owner
     from tpu_image.runtime.metadata import MetadataError
 
 BOOT_SECONDS = 60.0
@@ -32,14 +31,10 @@ BOOT_SECONDS = 60.0
 INTERACTIVE_SECONDS = 30.0
 """How long somebody waits for one value."""
 
-SYSTEM_ENVIRONMENT_TASKS = {
-    "cloudsdk-python": (system_environment.with_cloudsdk_python,),
-    "storage-timeouts": (system_environment.with_storage_timeouts,),
-    "system-environment": (system_environment.with_cloudsdk_python, system_environment.with_storage_timeouts),
-}
-"""What each task corrects in ``/etc/environment``."""
-
-USAGE = f"usage: {' | '.join(['environment', *SYSTEM_ENVIRONMENT_TASKS])} | get-metadata KEY [DEFAULT [TYPE]]"
+USAGE = (
+    "usage: environment | system-environment | cloudsdk-python | storage-timeouts"
+    " | get-metadata KEY [DEFAULT [TYPE]]"
+)
 
 
 class TaskError(Exception):
@@ -72,10 +67,10 @@ def _run(arguments: list[str]) -> None:
         _print_metadata(*rest)
     elif task == "environment" and not rest:
         _update_environment()
-    elif task in SYSTEM_ENVIRONMENT_TASKS and not rest:
-        _update_system_environment(SYSTEM_ENVIRONMENT_TASKS[task])
-    else:
+    elif rest:
         raise TaskError(USAGE, os.EX_USAGE)
+    else:
+        _update_system_environment(task)
 
 
 def _print_metadata(key: str, default: str | None = None, directory: str = "attributes") -> None:
@@ -108,6 +103,8 @@ def _update_environment() -> None:
 
 def _owner() -> Owner:
     """Give the user of the file, or this process's where that user does not exist; say what is unusual."""
+    from tpu_image.runtime.atomic_file import Owner
+
     try:
         user = pwd.getpwnam(settings.USER)
     except KeyError:
@@ -118,10 +115,14 @@ def _owner() -> Owner:
     return Owner(user.pw_uid, user.pw_gid)
 
 
-def _update_system_environment(corrections: tuple[Callable[[str], str], ...]) -> None:
+def _update_system_environment(task: str) -> None:
+    from tpu_image.runtime import system_environment
+
+    if task not in system_environment.TASKS:
+        raise TaskError(USAGE, os.EX_USAGE)
     path = settings.SYSTEM_ENVIRONMENT_PATH
     try:
-        changed = system_environment.update(*corrections)
+        changed = system_environment.update(*system_environment.TASKS[task])
     except FormatError as error:
         raise TaskError(f"{path}: {error}; it stays as it is", os.EX_DATAERR) from error
     print(f"{path}: {'written' if changed else 'unchanged'}")

@@ -9,16 +9,17 @@ import contextlib
 import os
 import stat
 import time
+from collections import namedtuple  # typing takes a boot task too long to load
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 STALE_SECONDS = 600
 """Age at which a temporary file has lost its writer."""
 
 
-class Owner(NamedTuple):
+class Owner(namedtuple("Owner", "uid gid")):
     """User and group id."""
 
+    __slots__ = ()
     uid: int
     gid: int
 

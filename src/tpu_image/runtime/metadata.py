@@ -2,17 +2,17 @@
 
 Protocol: https://cloud.google.com/compute/docs/metadata/querying-metadata. Requests and answers both carry
 ``Metadata-Flavor: Google``; an answer without it comes from something else, whatever its status. As in
-Google's own libraries ``GCE_METADATA_HOST`` names another server. http.client alone, below urllib.request,
-because it follows no redirect and knows no proxy.
+Google's own libraries ``GCE_METADATA_HOST`` names another server. No redirect is followed, no proxy used.
 """
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
 import threading
 import time
+
+from tpu_image.runtime.http_exchange import CutShortError, Exchange, NotHTTPError, TooLongError, remaining
 
 DEFAULT_HOST = "metadata.google.internal"
 FALLBACK_ADDRESS = "169.254.169.254"
@@ -24,8 +24,13 @@ BODY_LIMIT = 1024 * 1024
 ATTEMPT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 5.0
-_READ_SIZE = 64 * 1024
 _FLAVOR = ("Metadata-Flavor", "Google")
+_PORT = 80
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    _Address = tuple[int, tuple[object, ...]]
+    """A family, and what :meth:`socket.socket.connect` takes."""
 
 
 class MetadataError(Exception):
@@ -120,121 +125,106 @@ class MetadataServer:
 
     def _attempt(self, path: str, end: float) -> bytes:
         try:
-            connection = _Connection(self.host, self.fallback, end)
+            connection = _connect(self._addresses(end), end)
             try:
-                connection.request("GET", f"/computeMetadata/v1/{path}", headers=dict([_FLAVOR]))
-                return self._value(path, connection.getresponse())
+                return self._value(path, Exchange(connection, self._request(path), end))
             finally:
                 connection.close()
         except socket.timeout as error:
             raise UnreachableError(f"{self.host} did not answer in time") from error
         except OSError as error:
             raise UnreachableError(f"{self.host} cannot be reached: {error}") from error
-        except http.client.IncompleteRead as error:
+        except NotHTTPError as error:
+            raise ForeignAnswerError(f"{self.host} does not speak HTTP/1.0") from error
+        except CutShortError as error:
             raise TruncatedAnswerError(f"the answer of {self.host} is cut short") from error
-        except (http.client.HTTPException, ValueError) as error:
-            raise ForeignAnswerError(f"{self.host} does not speak HTTP: {error!r}") from error
 
-    def _value(self, path: str, response: http.client.HTTPResponse) -> bytes:
-        status = response.status
-        if response.headers.get(_FLAVOR[0]) != _FLAVOR[1]:
+    def _value(self, path: str, answer: Exchange) -> bytes:
+        status = answer.status
+        if answer.headers.get(_FLAVOR[0].lower()) != _FLAVOR[1]:
             raise ForeignAnswerError(
                 f"{self.host} is not the metadata server: status {status}, no {_FLAVOR[0]}"
             )
-        if status == http.client.NOT_FOUND:
+        if status == 404:
             raise NotSetError(f"{path} is not set")
-        if status == http.client.FORBIDDEN:
+        if status == 403:
             raise ForbiddenError(f"the metadata server refuses to give {path} (403)")
-        if status >= 500 or status == http.client.TOO_MANY_REQUESTS:
+        if status >= 500 or status == 429:
             raise ServerError(f"the metadata server answers {status}")
-        if status == http.client.MOVED_PERMANENTLY:
+        if status == 301:
             raise UnexpectedStatusError(f"{path} is a directory: end it with / to list it")
-        if status != http.client.OK:
+        if status != 200:
             raise UnexpectedStatusError(f"the metadata server answers {status} for {path}")
-        if response.headers.get_content_type() == "text/html":
+        if answer.headers.get("content-type", "").lower().startswith("text/html"):
             raise HtmlAnswerError(f"the metadata server answers a page in place of {path}")
-        return _body(path, response)
-
-
-def _body(path: str, response: http.client.HTTPResponse) -> bytes:
-    announced = response.length
-    body = bytearray()
-    while chunk := response.read(_READ_SIZE):
-        body += chunk
-        if len(body) > BODY_LIMIT:
-            raise TooLargeError(f"{path} is longer than {BODY_LIMIT} bytes")
-    # read(n) does not complain about an early end, only read() does.
-    if announced is not None and len(body) < announced:
-        raise http.client.IncompleteRead(bytes(body), announced - len(body))
-    return bytes(body)
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection on which nothing lasts beyond ``end``, a moment of :func:`time.monotonic`."""
-
-    def __init__(self, host: str, fallback: str, end: float) -> None:
-        super().__init__(host)
-        self._fallback = fallback
-        self._end = end
-
-    def connect(self) -> None:
-        problem = OSError("the name has no address")
-        for family, address in self._addresses():
-            self.sock = _DeadlineSocket(family, socket.SOCK_STREAM)
-            try:
-                self.sock.connect_until(self._end, address)
-            except OSError as error:
-                self.sock.close()
-                problem = error
-            else:
-                return
-        raise problem
-
-    def _addresses(self) -> list[tuple[int, tuple[object, ...]]]:
         try:
-            return _resolve(self.host, self.port, self._end)
+            return answer.body(BODY_LIMIT)
+        except TooLongError as error:
+            raise TooLargeError(f"{path} is longer than {BODY_LIMIT} bytes") from error
+
+    def _request(self, path: str) -> bytes:
+        lines = (f"GET /computeMetadata/v1/{path} HTTP/1.0", f"Host: {self.host}", ": ".join(_FLAVOR))
+        if not all(line.isascii() and line.isprintable() for line in lines):
+            raise UnexpectedStatusError(f"{path!r} is no path of a key")
+        return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+
+    def _addresses(self, end: float) -> list[_Address]:
+        try:
+            return _resolve(*_host_and_port(self.host), end)
         except OSError:
-            if not self._fallback:
+            if not self.fallback:
                 raise
-        host, _, port = self._fallback.partition(":")
-        return [(socket.AF_INET, (host, int(port or self.port)))]
+        host, port = _host_and_port(self.fallback)
+        return [(socket.AF_INET, (host, port))]
 
 
-class _DeadlineSocket(socket.socket):
-    """A socket whose time-out shrinks: a server that sends a byte now and then cannot hold us."""
+def _connect(addresses: list[_Address], end: float) -> socket.socket:
+    """Connect to the first of several addresses that takes it.
 
-    end = 0.0
-
-    def connect_until(self, end: float, address: tuple[object, ...]) -> None:
-        """Connect, and keep the end for everything that follows."""
-        self.end = end
-        self._shrink_timeout()
-        self.connect(address)
-
-    def _shrink_timeout(self) -> None:
-        remaining = self.end - time.monotonic()
-        if remaining <= 0:
-            raise socket.timeout("the deadline has passed")
-        self.settimeout(remaining)
-
-    def recv_into(self, *arguments: object) -> int:
-        """Receive as socket.socket does; http.client's reads all end here."""
-        self._shrink_timeout()
-        return super().recv_into(*arguments)  # type: ignore[arg-type]
+    Raises:
+        OSError: none does.
+    """
+    problem = OSError("the name has no address")
+    for family, address in addresses:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(remaining(end))
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            problem = error
+        else:
+            return connection
+    raise problem
 
 
-def _resolve(host: str, port: int, end: float) -> list[tuple[int, tuple[object, ...]]]:
+def _host_and_port(text: str) -> tuple[str, int]:
+    """Take ``HOST`` or ``HOST:PORT`` apart; an IPv6 address stands in brackets.
+
+    Raises:
+        OSError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(_PORT)
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
+        raise OSError("it is no HOST or HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _resolve(host: str, port: int, end: float) -> list[_Address]:
     """Give the addresses of a name; a thread waits for them, since the C library's look-up has no time-out.
 
     Raises:
         OSError: the name does not resolve, or not in time.
     """
-    addresses: list[tuple[int, tuple[object, ...]]] = []
+    addresses: list[_Address] = []
     problems: list[OSError] = []
 
     def look_up() -> None:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            # As bytes: names in text are taken through IDNA, whose tables take a while to load.
+            found = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
             addresses.extend((entry[0], entry[4]) for entry in found)
         except (OSError, UnicodeError) as error:
             problems.append(OSError(f"the name does not resolve: {error}"))

@@ -47,6 +47,14 @@ def is_long_enough(value: str, seconds: int) -> bool:
     return digits.isascii() and digits.isdecimal() and len(digits) <= 18 and int(digits) >= seconds
 
 
+TASKS = {
+    "cloudsdk-python": (with_cloudsdk_python,),
+    "storage-timeouts": (with_storage_timeouts,),
+    "system-environment": (with_cloudsdk_python, with_storage_timeouts),
+}
+"""What each of the runtime's tasks corrects."""
+
+
 def update(*corrections: Callable[[str], str], path: str = settings.SYSTEM_ENVIRONMENT_PATH) -> bool:
     """Apply corrections to the file; give whether that changed it.
 

@@ -16,7 +16,7 @@ from tpu_image.catalogue.hardware import generation
 from tpu_image.catalogue.requirement import Platform, Profile
 from tpu_image.checker import main as check
 from tpu_image.lab import guest, payload
-from tpu_image.lab.guest import probe, vfio
+from tpu_image.lab.guest import binding, probe, vfio
 from tpu_image.lab.guest_report import GuestReportBuilder
 from tpu_image.lab.messages import Message
 from tpu_image.lab.payload import Payload, checker_arguments
@@ -73,6 +73,39 @@ def test_a_function_in_no_group_is_one_failed_step(capsys: pytest.CaptureFixture
 def test_requests_are_those_of_the_kernels_headers() -> None:
     assert (vfio.SET_IOMMU, vfio.GROUP_GET_DEVICE_FD, vfio.DEVICE_RESET) == (0x3B66, 0x3B6A, 0x3B6F)
     assert (vfio.IOMMU_MAP_DMA, vfio.BIND_IOMMUFD, vfio.IOAS_ALLOC) == (0x3B71, 0x3B76, 0x3B81)
+
+
+@pytest.mark.parametrize(("script", "counted"), [("exit 0", True), ("exit 6", False)])
+def test_functions_tell_when_they_were_bound_and_what_that_takes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    script: str,
+    counted: bool,
+) -> None:
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "nodes").mkdir()
+    for group in ("3", "12", "40"):
+        (tmp_path / "marks" / group).symlink_to(f"/sys/kernel/iommu_groups/{group}/devices/0000:00:{group}.0")
+    for group in ("3", "12"):
+        (tmp_path / "nodes" / group).touch()
+    (tmp_path / "bind").write_text(f"#!/bin/sh\necho $1 >> {tmp_path}/asked\n{script}\n")
+    (tmp_path / "bind").chmod(0o755)
+    monkeypatch.setattr(binding, "MARKS", str(tmp_path / "marks"))
+    monkeypatch.setattr(binding, "NODES", str(tmp_path / "nodes"))
+    monkeypatch.setattr(binding, "UNBIND", str(tmp_path / "unbind"))
+    assert binding.main(str(tmp_path / "bind")) == (not counted)
+    assert (tmp_path / "unbind").read_text() == "0000:00:12.0"
+    assert (tmp_path / "asked").read_text() == "0000:00:12.0\n"
+    captured = capsys.readouterr()
+    assert (captured.err == "") is counted
+    builder = GuestReportBuilder()
+    for line in captured.out.splitlines():
+        builder.take(Message({**json.loads(line)}))
+    report = builder.build()
+    assert report.faults == ()
+    assert [task.unit for task in report.tasks] == ["binding of 0000:00:12.0", "binding of 0000:00:3.0"]
+    assert all((task.cpu is not None) is counted for task in report.tasks)
 
 
 @pytest.mark.parametrize(

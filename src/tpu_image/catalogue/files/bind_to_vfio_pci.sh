@@ -43,12 +43,15 @@ put() {
     { printf '%s\n' "$1" >"$2"; } 2>/dev/null
 }
 
-last_part() {
-    target=$(readlink "$1") && echo "${target##*/}"
+# first_line FILE: what it begins with, in $line. A program for that would take longer than all the rest.
+first_line() {
+    line=
+    { read -r line <"$1"; } 2>/dev/null
 }
 
-driver() {
-    last_part "$function/driver"
+# has_driver NAME
+has_driver() {
+    [ -e "/sys/bus/pci/drivers/$1/$address" ]
 }
 
 # wait_for COMMAND...: until it succeeds, for two seconds at most.
@@ -62,11 +65,11 @@ wait_for() {
 }
 
 is_bound() {
-    [ "$(driver)" = vfio-pci ]
+    has_driver vfio-pci
 }
 
 has_left_driver() {
-    [ "$(driver)" != "$1" ]
+    ! has_driver "$1"
 }
 
 is_node() {
@@ -74,24 +77,25 @@ is_node() {
 }
 
 load_modules() {
-    for module in vfio_iommu_type1 vfio-pci; do
-        modprobe -q "$module" || say "modprobe $module failed"
+    for module in vfio_iommu_type1 vfio_pci; do
+        first_line "/sys/module/$module/initstate"
+        [ "$line" = live ] || modprobe -q "$module" || say "modprobe $module failed"
     done
     [ -d /sys/bus/pci/drivers/vfio-pci ] || fail 5 "the running kernel, $(uname -r), has no driver vfio-pci"
 }
 
 allow_unsafe_interrupts() {
     parameter=/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts
-    [ "$(uname -m)" = x86_64 ] && [ -e "$parameter" ] || return 0
-    [ "$(cat "$parameter")" = Y ] || put Y "$parameter" || say "$parameter could not be set"
+    first_line "$parameter" || return 0
+    [ "$line" = Y ] || [ "$(uname -m)" != x86_64 ] || put Y "$parameter" || say "$parameter could not be set"
 }
 
 require_iommu() {
-    group=$(last_part "$function/iommu_group") ||
+    group=$(readlink "$function/iommu_group") ||
         fail 4 "no IOMMU in effect, so vfio-pci cannot take it (kernel parameter intel_iommu=on)"
-    if [ "$(cat "/sys/kernel/iommu_groups/$group/name" 2>/dev/null)" = vfio-noiommu ]; then
-        fail 4 "no IOMMU in effect: group $group is vfio-noiommu"
-    fi
+    group=${group##*/}
+    first_line "/sys/kernel/iommu_groups/$group/name"
+    [ "$line" != vfio-noiommu ] || fail 4 "no IOMMU in effect: group $group is vfio-noiommu"
 }
 
 # 99-tpu.rules opens /dev/vfio/GROUP for marked groups alone. The mark leads to the function inside the group,
@@ -99,7 +103,7 @@ require_iommu() {
 mark_group() {
     marks=/run/tpu-image/iommu-groups
     [ -e "$marks/$group" ] && return
-    mkdir -p "$marks"
+    [ -d "$marks" ] || mkdir -p "$marks"
     ln -sfn "/sys/kernel/iommu_groups/$group/devices/$address" "$marks/$group" ||
         say "$marks/$group could not be made"
 }
@@ -108,8 +112,9 @@ bind_function() {
     if is_bound; then return; fi
     # The override comes first: no other driver can take the function while it has none.
     put vfio-pci "$function/driver_override" || fail 5 "driver_override was refused"
-    previous=$(driver) || previous=
-    if [ -n "$previous" ]; then
+    previous=
+    if previous=$(readlink "$function/driver"); then
+        previous=${previous##*/}
         put "$address" "$function/driver/unbind" || fail 5 "the driver $previous does not let go of it"
         wait_for has_left_driver "$previous" || fail 5 "the driver $previous keeps it"
     fi

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-FILES = ("locked_memory.py", "probe.py", "start.sh", "vfio.py")
+FILES = ("binding.py", "locked_memory.py", "probe.py", "start.sh", "vfio.py")
 """What the guest runs, below :data:`FOLDER`."""
 
 FOLDER = "/etc/tpu-image-lab"

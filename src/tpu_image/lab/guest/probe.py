@@ -25,7 +25,6 @@ FOLDER = "/etc/tpu-image-lab"
 BOOTS_DONE = FOLDER + "/boots-done"
 USER = "nobody"
 DEVICES = "/sys/bus/pci/devices"
-MARKS = "/run/tpu-image/iommu-groups"
 OUTPUT_LIMIT = 256 * 1024
 """Bytes of one command's output that are reported: its end."""
 KERNEL_LINES = re.compile(
@@ -51,9 +50,12 @@ class Port:
         while data:
             data = data[os.write(self.descriptor, data) :]
 
-    def pass_on(self, line: bytes) -> None:
-        """Write a line that another program of ours made."""
-        self.send(**json.loads(line.decode()))
+    def relay(self, done: subprocess.CompletedProcess[bytes], what: str) -> None:
+        """Write the lines that another program of ours made, and its failure."""
+        for line in done.stdout.splitlines():
+            self.send(**json.loads(line.decode()))
+        if done.returncode:
+            self.send("fault", text=what + ": " + done.stderr.decode("utf-8", "replace")[-500:])
 
 
 def run(command: list[str], timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
@@ -162,11 +164,7 @@ def devices(port: Port, settings: Settings) -> None:
             **ids,
         )
     if found:
-        result = as_user(own("vfio.py", *found))
-        for line in result.stdout.splitlines():
-            port.pass_on(line)
-        if result.returncode:
-            port.send("fault", text="using the devices: " + result.stderr.decode("utf-8", "replace")[-500:])
+        port.relay(as_user(own("vfio.py", *found)), "using the devices")
 
 
 def nodes(path: str, group: str) -> Iterator[Dict[str, Any]]:
@@ -182,7 +180,7 @@ def nodes(path: str, group: str) -> Iterator[Dict[str, Any]]:
 
 
 def tasks(port: Port, _settings: Settings) -> None:
-    """Tell how our units fared, and when each function was bound."""
+    """Tell how our units fared."""
     names = ["Id", "ActiveState", "Result", "StatusText", "LoadState", "CPUUsageNSec"]
     times = [
         "InactiveExitTimestampMonotonic",
@@ -202,22 +200,11 @@ def tasks(port: Port, _settings: Settings) -> None:
                 finished=seconds(unit, times[1]) or seconds(unit, times[2]),
                 cpu=int(used) / 1e9 if used.isdecimal() and int(used) < 1 << 62 else 0.0,
             )
-    offset = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
-    for group in sorted(os.listdir(MARKS)) if os.path.isdir(MARKS) else ():
-        mark, node = MARKS + "/" + group, "/dev/vfio/" + group
-        if os.path.exists(node):
-            began, ended = os.lstat(mark).st_mtime - offset, os.stat(node).st_ctime - offset
-            name = "binding of " + link_name(mark)
-            port.send(
-                "task",
-                unit=name,
-                state="active",
-                result="success",
-                status="",
-                started=began,
-                finished=ended,
-                cpu=None,
-            )
+
+
+def bindings(port: Port, settings: Settings) -> None:
+    """Tell when each function was bound, and what that took."""
+    port.relay(run(own("binding.py", settings["bind_script"])), "binding anew")
 
 
 def last_line(unit: str) -> str:
@@ -367,6 +354,7 @@ STEPS: tuple[tuple[str, Callable[[Port, Settings], None]], ...] = (
     ("lock memory", locked_memory),
     ("run the checker", check),
     ("boot tasks", tasks),
+    ("bindings", bindings),
     ("boot times", boot_times),
     ("slow units", slow_units),
     ("failed units", failed_units),
