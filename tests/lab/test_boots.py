@@ -15,8 +15,8 @@ pytestmark = pytest.mark.lab
 
 Boot = Callable[..., BootResult]
 
-COST = 0.10
-"""Part of an emulated boot that the boot tasks may cost: 6 % was seen, mostly Python compiling what it imports."""
+COST = 0.03
+"""Part of an emulated boot that the boot tasks may cost: about 2 % was seen, mostly Python and what it loads."""
 
 LISTED = "stat -c '%a %n' /dev/vfio/[0-9]* | sort -k 2 -V"
 REPAIR = f"chmod 0600 /dev/vfio/[0-9]* && {LISTED} && udevadm trigger && udevadm settle && {LISTED}"

@@ -71,6 +71,10 @@ record stat-again stat -c '%U %a %i' {settings.DIRECTORY} {settings.ENVIRONMENT_
     {settings.SYSTEM_ENVIRONMENT_PATH}
 
 mv attribute attribute.good
+cp {settings.SYSTEM_ENVIRONMENT_PATH} {settings.KNOWN_ENVIRONMENT_PATH}
+systemctl restart tpu-image-system-environment.service
+record unchanged systemctl show tpu-image-system-environment.service -p ActiveState -p Result
+
 record not-set env -i /bin/bash {environment.SCRIPT}
 systemctl restart tpu-image-environment.service
 record unit-not-set state tpu-image-environment.service
@@ -219,7 +223,13 @@ def test_the_documented_scripts_do_their_work_with_an_empty_environment(booted: 
 def test_doing_it_again_or_booting_again_changes_nothing(booted: Booted) -> None:
     for later in ("stat-again", "stat-later", "second-stat"):
         assert booted.output(later) == booted.output("stat")
-    assert booted.output("second-journal").count("unchanged") == 2
+    journal = booted.output("second-journal")
+    assert f"{settings.ENVIRONMENT_PATH}: 6 variables, unchanged\n" in journal
+    assert f"{settings.SYSTEM_ENVIRONMENT_PATH}: " not in journal  # not even looked at by Python
+
+
+def test_a_system_environment_that_is_as_it_was_made_is_left_without_starting_python(booted: Booted) -> None:
+    assert booted.output("unchanged") == "Result=exec-condition\nActiveState=inactive\n"
 
 
 def test_a_machine_without_the_attribute_is_said_to_be_no_tpu_and_fails_no_unit(booted: Booted) -> None:

@@ -18,6 +18,10 @@ from tpu_image.trees.overlay import Overlay
 SECTION = "document, section “Configura le variabili di ambiente” (R11)"
 SCRIPT = f"{boot_tasks.SCRIPT_DIRECTORY}/configure-env-vars.sh"
 SYSTEM_ENVIRONMENT_UNIT = "tpu-image-system-environment.service"
+SYSTEM_ENVIRONMENT_CHANGES = (
+    f"{settings.SYSTEM_ENVIRONMENT_PATH}, {settings.KNOWN_ENVIRONMENT_PATH}, {settings.ARCHIVE_PATH}, "
+    f"{SYSTEM_ENVIRONMENT_UNIT} (enabled)"
+)
 READY_TARGET = "tpu-image-ready.target"
 """Others order themselves after it."""
 
@@ -67,10 +71,7 @@ class CloudsdkPython(Requirement):
     title = f"{settings.CLOUDSDK_PYTHON} names a Python in {settings.SYSTEM_ENVIRONMENT_PATH}"
     why = "gcloud otherwise takes whichever Python it finds first, be it a user's virtual environment."
     source = SECTION
-    changes = (
-        f"{settings.SYSTEM_ENVIRONMENT_PATH}, {settings.ARCHIVE_PATH}, {SCRIPT}, "
-        f"{SYSTEM_ENVIRONMENT_UNIT} (enabled)"
-    )
+    changes = f"{SYSTEM_ENVIRONMENT_CHANGES}, {SCRIPT}"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Judge the value that stands there, or else what sets it at every boot."""
@@ -78,7 +79,7 @@ class CloudsdkPython(Requirement):
         path = settings.SYSTEM_ENVIRONMENT_PATH
         current = pam_environment.effective(read_system_environment(tree), settings.CLOUDSDK_PYTHON)
         if current is None or not (current.value or "").strip():
-            return boot_tasks.judge(self, tree, CLOUDSDK_PYTHON_TASK)
+            return judge_correction(self, tree, CLOUDSDK_PYTHON_TASK)
         value = current.value or ""
         evidence = Evidence(path, current.line, found=value, expected=settings.INTERPRETER)
         if not _is_program(tree, value):
@@ -91,14 +92,11 @@ class CloudsdkPython(Requirement):
         current = pam_environment.effective(read_system_environment(overlay), settings.CLOUDSDK_PYTHON)
         if current is not None and _is_program(overlay, current.value or ""):
             return
-        path = settings.SYSTEM_ENVIRONMENT_PATH
         text = pam_environment.set_value(
             read_system_environment(overlay), settings.CLOUDSDK_PYTHON, settings.INTERPRETER
         )
-        overlay.write(path, text)
-        boot_tasks.write_archive(overlay)
+        write_system_environment(overlay, text)
         boot_tasks.write_script(overlay, SCRIPT, "configure-env-vars.sh")
-        boot_tasks.write_unit(overlay, SYSTEM_ENVIRONMENT_UNIT)
 
 
 def read_system_environment(tree: Tree) -> str:
@@ -115,6 +113,32 @@ def read_system_environment(tree: Tree) -> str:
     except FormatError as error:
         raise FormatError(f"{path}: {error.reason}", error.line) from error
     return text
+
+
+def judge_correction(requirement: Requirement, tree: Tree, task: BootTask) -> Verdict:
+    """Judge whether every boot mends ``/etc/environment``, which lacks what the task sets.
+
+    Raises:
+        TreeError, FormatError: see :func:`read_system_environment`.
+    """
+    known = tree.read_text_if_present(settings.KNOWN_ENVIRONMENT_PATH, system_environment.SIZE_LIMIT)
+    if known is not None and known == read_system_environment(tree):
+        same = Evidence(
+            settings.KNOWN_ENVIRONMENT_PATH, found=f"a copy of {settings.SYSTEM_ENVIRONMENT_PATH}"
+        )
+        return requirement.failed(f"{task.unit} takes {settings.SYSTEM_ENVIRONMENT_PATH} for right", same)
+    return boot_tasks.judge(requirement, tree, task)
+
+
+def write_system_environment(overlay: Overlay, text: str) -> None:
+    """Write ``/etc/environment``, and have a unit mend it at every boot at which it is no longer this."""
+    overlay.write(settings.SYSTEM_ENVIRONMENT_PATH, text)
+    boot_tasks.write_archive(overlay)
+    original = overlay.stat(settings.SYSTEM_ENVIRONMENT_PATH)
+    # A copy that more may read than the original would give it away.
+    mode = original.mode if original else 0o600
+    overlay.write(settings.KNOWN_ENVIRONMENT_PATH, text, mode=mode, owner=(0, 0))
+    boot_tasks.write_unit(overlay, SYSTEM_ENVIRONMENT_UNIT)
 
 
 def _is_program(tree: Tree, value: str) -> bool:

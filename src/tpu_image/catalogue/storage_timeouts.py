@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from tpu_image.catalogue import boot_tasks
 from tpu_image.catalogue.boot_starts import BootTask
-from tpu_image.catalogue.environment import SYSTEM_ENVIRONMENT_UNIT, read_system_environment
+from tpu_image.catalogue.environment import (
+    SYSTEM_ENVIRONMENT_CHANGES,
+    SYSTEM_ENVIRONMENT_UNIT,
+    judge_correction,
+    read_system_environment,
+    write_system_environment,
+)
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.formats import pam_environment
 from tpu_image.runtime import settings, system_environment
@@ -30,10 +36,7 @@ class StorageTimeouts(Requirement):
     title = f"Cloud Storage time-outs in {settings.SYSTEM_ENVIRONMENT_PATH} are at least the document's"
     why = "Reading checkpoints and data from Cloud Storage with many workers at once runs into the defaults."
     source = "document, section “Aumenta i timeout di Cloud Storage” (R13)"
-    changes = (
-        f"{settings.SYSTEM_ENVIRONMENT_PATH}, {settings.ARCHIVE_PATH}, {SCRIPT}, "
-        f"{SYSTEM_ENVIRONMENT_UNIT} (enabled)"
-    )
+    changes = f"{SYSTEM_ENVIRONMENT_CHANGES}, {SCRIPT}"
 
     def inspect(self, tree: Tree, profile: Profile) -> Verdict:
         """Judge the values that stand there, or else what sets them at every boot."""
@@ -42,7 +45,7 @@ class StorageTimeouts(Requirement):
         lacking = list(_lacking(read_system_environment(tree)))
         if not lacking:
             return self.passed(f"all {len(settings.STORAGE_TIMEOUTS)} stand in {path}", Evidence(path))
-        verdict = boot_tasks.judge(self, tree, TASK)
+        verdict = judge_correction(self, tree, TASK)
         if verdict.status is not Status.FAIL:
             return verdict
         names = ", ".join(evidence.expected.partition("=")[0] for evidence in lacking)
@@ -54,10 +57,8 @@ class StorageTimeouts(Requirement):
         if not _lacking(read_system_environment(overlay)):
             return
         text = system_environment.with_storage_timeouts(read_system_environment(overlay))
-        overlay.write(settings.SYSTEM_ENVIRONMENT_PATH, text)
-        boot_tasks.write_archive(overlay)
+        write_system_environment(overlay, text)
         boot_tasks.write_script(overlay, SCRIPT, "configure-gcs-timeouts.sh")
-        boot_tasks.write_unit(overlay, SYSTEM_ENVIRONMENT_UNIT)
 
 
 def _lacking(text: str) -> list[Evidence]:

@@ -20,6 +20,9 @@ LOCKERS = ("login", "service", "root")
 _TOLD = 8
 """Pieces of evidence of one kind in one verdict."""
 
+_WELL = ("success", "exec-condition", "")
+"""Results of a unit (systemctl(1) show) that are no failure: one of ours is skipped where there is nothing to mend."""
+
 _REJECTED = ("cannot parse, ignored", "Malformed early option", "Unknown kernel command line parameters")
 
 
@@ -144,7 +147,7 @@ def _tasks(self: LabRequirement, boot: Boot) -> Verdict:
     tasks = boot.guest.tasks
     if not tasks:
         return self.skipped("the image has no boot task of tpu-image")
-    bad = [task for task in tasks if task.state == "failed" or task.result not in ("success", "")]
+    bad = [task for task in tasks if task.state == "failed" or task.result not in _WELL]
     if bad:
         evidence = [Evidence(task.unit, found=f"{task.result}: {task.status}") for task in bad[:_TOLD]]
         return self.failed(f"{bad[0].unit}: {bad[0].result}: {bad[0].status}", *evidence)

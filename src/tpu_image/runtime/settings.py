@@ -28,6 +28,9 @@ ENVIRONMENT_PATH = f"{DIRECTORY}/{FILE_NAME}"
 SYSTEM_ENVIRONMENT_PATH = "/etc/environment"
 """What pam_env gives to every login."""
 
+KNOWN_ENVIRONMENT_PATH = "/usr/lib/tpu-image/environment"
+"""A copy of :data:`SYSTEM_ENVIRONMENT_PATH` as it was made right: while they are the same, a boot has nothing to do."""
+
 CLOUDSDK_PYTHON = "CLOUDSDK_PYTHON"
 """Names the Python that the gcloud CLI runs with."""
 

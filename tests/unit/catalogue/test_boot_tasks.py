@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -283,6 +284,16 @@ def test_apply_keeps_the_rest_of_the_environment_file() -> None:
     assert isinstance(file, File)
     assert file.content.startswith(b"PATH=/bin # mine\nCLOUDSDK_PYTHON=/usr/bin/python3\n")
     assert (file.mode, file.uid, file.gid) == (0o600, 1, 2)
+    assert nodes[settings.KNOWN_ENVIRONMENT_PATH] == File(file.content, 0o600, 0, 0)
+
+
+def test_a_copy_of_what_is_not_right_keeps_no_unit_from_mending_it() -> None:
+    """The unit does nothing where ``/etc/environment`` is the copy's equal."""
+    wrong = text("PATH=/bin\n")
+    nodes = applied(debian()) | {"/etc/environment": wrong, settings.KNOWN_ENVIRONMENT_PATH: wrong}
+    for requirement in (TIMEOUTS, CLOUDSDK_PYTHON):
+        assert "takes /etc/environment for right" in judge(requirement, nodes).message
+        assert judge(requirement, applied(nodes)).status is Status.PASS
 
 
 SCRIPTS = [
@@ -311,9 +322,8 @@ def test_the_paths_in_our_scripts_are_the_ones_that_are_installed() -> None:
     for name in ("configure-env-vars.sh", "configure-gcs-timeouts.sh", metadata.RESOURCE):
         assert settings.ARCHIVE_PATH in files.read(name)
     for task in (environment.TPU_ENV_TASK, environment.CLOUDSDK_PYTHON_TASK, storage_timeouts.TASK):
-        assert f"{settings.INTERPRETER} -I {settings.ARCHIVE_PATH} {task.arguments[0]}" in files.read(
-            task.unit
-        )
+        command = rf"ExecStart={settings.INTERPRETER} -I (-S )?{settings.ARCHIVE_PATH} {task.arguments[0]}\n"
+        assert re.search(command, files.read(task.unit))
     assert f"u {settings.USER} {settings.USER_ID} " in files.read("tpu-image.sysusers.conf")
     assert boot_tasks.SYSUSERS_PATH in files.read("tpu-image-environment.service")
     assert runtime_archive.build().startswith(b"#!" + settings.INTERPRETER.encode())

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies
+from hypothesis import example, given, settings, strategies
 
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.plan.change import Change
@@ -117,6 +117,7 @@ contents = strategies.binary(max_size=80) | strategies.text("END1\n\t' \\$`é\r"
 
 @settings(max_examples=40)
 @given(contents)
+@example("E¡\n".encode())
 def test_any_content_comes_out_of_the_script_as_it_went_in(content: bytes) -> None:
     script = script_of(overlay_with(new=File(content)))
     start = script.index("file /etc/new ")
