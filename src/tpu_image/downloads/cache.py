@@ -112,8 +112,10 @@ def hold(path: Path) -> bool:
         if names(path, descriptor):  # it was not removed, or made anew, while this waited
             break
         os.close(descriptor)
-    with contextlib.suppress(OSError):  # a cache that may only be read is a cache all the same
-        os.utime(path)
+    # Noted on the description, not on the entry: a build that reads it would take that for a change. And a cache that
+    # may only be read is a cache all the same.
+    with contextlib.suppress(OSError):
+        os.utime(about_path(path))
     _keep(path, descriptor)
     return True
 
@@ -183,10 +185,18 @@ def _entry(path: Path) -> Entry | None:
             return Entry(path, "unfinished", known.origin if known else "", _taken(path), status.st_mtime)
         known = about(path)
         kind: Kind = "base" if path.parent.name == "bases" else "download"
-        return Entry(path, kind, known.origin if known else "", _taken(path), status.st_mtime)
+        return Entry(path, kind, known.origin if known else "", _taken(path), _used(path, status.st_mtime))
     if path.name in ("bases", "downloads"):
         return None
     return Entry(path, "other", "", _taken(path), status.st_mtime)
+
+
+def _used(path: Path, made: float) -> float:
+    """When an entry was used last, as :func:`hold` notes it; when it was made, if it never was."""
+    try:
+        return max(made, about_path(path).stat().st_mtime)
+    except FileNotFoundError:
+        return made
 
 
 def _taken(path: Path) -> int:
