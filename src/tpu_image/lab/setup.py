@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.qemu import Qemu, in_root, private_root, probe
+from tpu_image.parent_death import ends_with_us
 from tpu_image.progress import SILENT, Progress
 
 SUITE = "trixie"
@@ -79,7 +80,8 @@ def command(root: Path, preferences: Path) -> list[str]:
     """Say how mmdebstrap(1) unpacks QEMU below a root."""
     keyring = [f"--keyring={KEYRING}"] if KEYRING.is_file() else []
     return [
-        *("setpriv", "--pdeathsig", "TERM", "--", "mmdebstrap"),
+        *ends_with_us("TERM"),  # so that it takes along what it has started
+        "mmdebstrap",
         "--mode=root" if os.geteuid() == 0 else "--mode=chrootless",
         "--format=directory",
         "--variant=extract",
