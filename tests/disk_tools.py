@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tpu_image.disks.ext4.filesystem import Ext4FileSystem
+from tpu_image.disks.ext4.inode import ROOT_INODE, Inode
 from tpu_image.disks.source import BlockSource, Extent, ExtentKind
 
 PACKAGES = {
@@ -119,3 +121,12 @@ def check_extents(source: BlockSource, data: bytes) -> None:
             assert not any(data[extent.offset : extent.end])
         at, last = extent.end, extent.kind
     assert at == source.size
+
+
+def inode_at(filesystem: Ext4FileSystem, path: str) -> Inode:
+    """The inode of what is at a path that holds no link."""
+    inode = filesystem.inode(ROOT_INODE)
+    for name in path.split("/"):
+        if name:
+            inode = filesystem.inode(filesystem.directory(inode)[name])
+    return inode

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab_images import add_kernel_parameters, edited
+from lab_processes import environment, processes
 from tpu_image.lab.accelerator import boots
 from tpu_image.lab.qemu import find
 from tpu_image.lab.run_folder import run_folder
@@ -20,18 +21,6 @@ from tpu_image.lab.run_folder import run_folder
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("_qemu")]
 
 PATIENCE = 120
-
-
-def processes(mark: str) -> set[int]:
-    """Processes that have a word in their environment."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"LAB_TEST={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.add(int(folder.name))
-        except OSError:  # it has just ended
-            continue
-    return found
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -46,15 +35,9 @@ class Running:
 
     def __init__(self, folder: Path, image: Path, *options: str) -> None:
         self.mark, self.folder = folder.name, folder
-        environment = {
-            **os.environ,
-            "TMPDIR": str(folder),
-            "LAB_TEST": self.mark,
-            "PYTHONPATH": ":".join(sys.path),
-        }
         command = [sys.executable, "-m", "tpu_image", "boot", str(image), "--no-agent", *options]
         self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     def qemu(self) -> int | None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-import boots
 import reports
+from lab_results import PANICKED, RESULT, device
 from tpu_image.catalogue.requirement import Status, Verdict
 from tpu_image.report import boot_page, html
 
@@ -25,18 +25,18 @@ pytestmark = pytest.mark.real
 
 LONG = "x" * 900
 HOSTILE = replace(
-    boots.failed(),
+    PANICKED,
     machine=LONG,
     verdicts=(Verdict("machine.devices", Status.FAIL, LONG, (), LONG),),
     guest=replace(
-        boots.failed().guest,
-        devices=(boots.device(8)._replace(address=LONG, driver=LONG, group=LONG, generation=LONG),),
+        PANICKED.guest,
+        devices=(device()._replace(address=LONG, driver=LONG, group=LONG, generation=LONG),),
         failed_units=("<script>document.title='run'</script>", LONG),
     ),
 )
 PAGES = {
-    "good": boot_page.render(boots.passed(), (reports.Thp(),)),
-    "bad": boot_page.render(boots.failed(), (reports.Thp(),)),
+    "good": boot_page.render(RESULT, (reports.Thp(),)),
+    "bad": boot_page.render(PANICKED, (reports.Thp(),)),
     "hostile": boot_page.render(HOSTILE, ()),
     "check": html.render(reports.report(*reports.EVERY_STATUS)),
 }

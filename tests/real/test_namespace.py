@@ -20,7 +20,7 @@ from disk_tools import run
 from tpu_image.customise import loop_devices, namespace
 from tpu_image.customise.confinement import KEPT_CAPABILITIES
 from tpu_image.customise.namespace import NamespaceExecutor
-from tpu_image.customise.session import CustomisationError, Session, Silent, Step
+from tpu_image.customise.session import CustomisationError, Session, Step
 from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import ImageTree, open_tree
 
@@ -367,6 +367,6 @@ def test_a_kill_at_any_stage_leaves_nothing(system: Path, tmp_path: Path, word: 
 
 def test_an_image_is_let_go_of_when_all_is_done(disk: Path, tmp_path: Path) -> None:
     with disk.open("r+b") as file:
-        NamespaceExecutor().execute(file, lab.shell("true"), Silent())
+        NamespaceExecutor().execute(file, lab.shell("true"), lab.Heard())
     assert not lab.loop_devices(tmp_path)
     assert not list(Path("/sys/block").glob("loop*/loop*p*"))

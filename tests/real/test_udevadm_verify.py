@@ -14,7 +14,8 @@ import udev_lab
 import vfio_recipe
 from tpu_image.catalogue import device_nodes, vfio
 from tpu_image.catalogue.requirement import Profile
-from tpu_image.formats.udev_rules import lint, parse, with_missing_commas
+from tpu_image.formats.udev_lint import lint, with_missing_commas
+from tpu_image.formats.udev_rules import parse
 
 pytestmark = pytest.mark.real
 

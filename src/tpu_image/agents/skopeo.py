@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tpu_image.agents.errors import AgentError
+from tpu_image.parent_death import ends_with_us
 
 MESSAGE_LIMIT = 64 * 1024
 """Bytes of its messages that are looked at."""
@@ -133,10 +134,8 @@ def _start(
         raise AgentError(
             "is needed to ask a registry, and is not installed", "skopeo", f"install it, or {INSTEAD}"
         )
-    # Killed with this process, however that ends (setpriv is in util-linux).
-    with_us = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
     return subprocess.Popen(
-        [*with_us, "skopeo", *arguments],
+        [*ends_with_us(), "skopeo", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=messages,

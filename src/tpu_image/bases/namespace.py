@@ -3,7 +3,7 @@
 A root file system has files of many owners. As root, commands get a mount namespace of their own, so that nothing
 stays mounted; as a normal user, a user namespace beside it (user_namespaces(7)), in which the user is root and the
 user's subordinate ids (subuid(5)) are everybody else. Either way they are in a process namespace that ends as a whole
-when the process that started it ends: see ``--kill-child`` in unshare(1), and PR_SET_PDEATHSIG in prctl(2).
+when the process that started it ends: see ``--kill-child`` in unshare(1), and :mod:`tpu_image.parent_death`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 
 from tpu_image.bases.errors import BaseError
+from tpu_image.parent_death import ends_with_us
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where tools of the system are; a user's own path need not name all."""
@@ -37,14 +38,16 @@ def as_root() -> list[str]:
 
     Raises:
         BaseError: this user may not have a user namespace with many users; says what to do.
+        FileNotFoundError: setpriv is not installed.
     """
-    guarded = [find_tool("setpriv", "util-linux"), "--pdeathsig", "KILL", find_tool("unshare", "util-linux")]
+    guarded = ends_with_us()
+    unshare = [*guarded, find_tool("unshare", "util-linux")]
     if os.geteuid() == 0:
-        own = [*guarded, *_OWN_MOUNTS]
+        own = [*unshare, *_OWN_MOUNTS]
         # In a container root may have no namespaces of its own; nothing can be mounted there either.
-        return own if not _refusal(own) else guarded[:3]
+        return own if not _refusal(own) else guarded
     find_tool("newuidmap", "uidmap")
-    own = [*guarded, "--user", "--map-root-user", "--map-auto", *_OWN_MOUNTS]
+    own = [*unshare, "--user", "--map-root-user", "--map-auto", *_OWN_MOUNTS]
     refusal = _refusal(own)
     if refusal:
         raise BaseError(

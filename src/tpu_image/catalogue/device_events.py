@@ -15,8 +15,9 @@ from tpu_image.catalogue import accounts
 from tpu_image.catalogue.hardware import GOOGLE_VENDOR, Generation, NodeKind
 from tpu_image.catalogue.requirement import Evidence, Profile
 from tpu_image.formats.udev_event import evaluate
+from tpu_image.formats.udev_lint import Finding, Severity, lint
 from tpu_image.formats.udev_model import Device, Machine, Outcome, Truth
-from tpu_image.formats.udev_rules import Finding, RulesFile, Severity, lint, parse
+from tpu_image.formats.udev_rules import RulesFile, parse
 from tpu_image.trees.base import Kind, Tree
 from tpu_image.trees.overlay import Overlay
 

@@ -29,8 +29,9 @@ from tpu_image.catalogue.node_commands import last_change
 from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
 from tpu_image.catalogue.rules_file import own_file, put, put_rules
 from tpu_image.catalogue.vfio_modules import kernels
+from tpu_image.formats.udev_lint import with_missing_commas
 from tpu_image.formats.udev_model import Device, Slot
-from tpu_image.formats.udev_rules import parse, with_missing_commas
+from tpu_image.formats.udev_rules import parse
 from tpu_image.formats.udev_tokens import parse_mode
 from tpu_image.trees.base import Tree
 from tpu_image.trees.overlay import Overlay

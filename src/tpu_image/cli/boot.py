@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,24 +11,18 @@ import click
 from tpu_image.catalogue import choices
 from tpu_image.catalogue.hardware import MachineType
 from tpu_image.catalogue.requirement import Profile
-from tpu_image.cli import NOT_OK, OK, UNUSABLE, options, reports
+from tpu_image.cli import NOT_OK, OK, UNUSABLE, options, progress, reports
 from tpu_image.cli.failures import UnusableError
-from tpu_image.lab import chips, faults
+from tpu_image.lab import chips, faults, terminal
 from tpu_image.lab.boot import FIRMWARE, TIMEOUT, Request, boot
 from tpu_image.lab.chips import Chips
 from tpu_image.lab.metadata import faults as metadata_faults
 from tpu_image.lab.metadata import settings
 from tpu_image.lab.result import BootResult, Outcome
-from tpu_image.lab.session import Observer, Standing
 from tpu_image.output import emit, wants_color
 from tpu_image.report.boot import render
-from tpu_image.report.printable import printable
 
 DEFAULT = "v6e:1"
-SECONDS = 10.0
-"""How often a line tells of the progress where there is no terminal."""
-
-_COLUMNS = 110
 
 
 def _fault(word: str) -> str:
@@ -53,7 +44,7 @@ def _fault(word: str) -> str:
         "tpu-image boot tpu.tar.gz --run 'systemctl --failed' --format json -o boot.json",
         "tpu-image boot tpu.tar.gz --html boot.html",
         "tpu-image boot tpu.tar.gz --fault metadata=down:30s",
-        "tpu-image boot tpu.tar.gz --shell     Ctrl-] ends it",
+        "tpu-image boot tpu.tar.gz --shell     Ctrl-] leaves it",
     ),
 )
 @click.argument("image", metavar="IMAGE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -99,7 +90,13 @@ def _fault(word: str) -> str:
     help="Boot so often, each time from what the boot before left; the last one is judged. --run runs in each.",
 )
 @click.option("--keep", is_flag=True, help="Leave the guest running after its report.")
-@click.option("--shell", is_flag=True, help="Have the guest's serial console here, logged in as root.")
+@click.option(
+    "--shell",
+    is_flag=True,
+    help="Have the guest's serial console here, logged in as root once it is up, without a time limit. Every key goes"
+    " to the guest, Ctrl-C too. Ctrl-] (on many keyboards Ctrl-5) leaves it, and so does poweroff. It knows the size"
+    " that the terminal has when it starts.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),
@@ -123,6 +120,7 @@ def _fault(word: str) -> str:
     metavar="FILE",
     help="Also write the result as an HTML page with the boot's timeline.",
 )
+@progress.option
 @options.quiet_option
 @options.color_option
 @options.debug_option
@@ -143,6 +141,7 @@ def command(
     form: str,
     output: Path | None,
     html: Path | None,
+    shown: str,
     quiet: bool,
     color: str,
 ) -> int:
@@ -151,6 +150,8 @@ def command(
     IMAGE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read: the guest gets a throw-away
     overlay. Neither a TPU nor root is needed; where KVM does not work a boot takes some minutes.
     """
+    if shell and not terminal.is_here():
+        raise UnusableError("--shell needs a terminal; commands without one: --run COMMAND")
     wanted = _chips(asked, machine)
     request = Request(
         image,
@@ -166,8 +167,10 @@ def command(
         ssh_port,
         boots,
     )
-    with progress(quiet=quiet or shell) as (observer, told):
-        result = boot(request, observer, told)
+    with progress.display(shown, quiet=quiet) as display:
+        if shell:
+            display.log(f"the guest's serial console comes here; {terminal.LEAVE}")
+        result = boot(request, display)
     colored = wants_color(color) and output is None
     if html is not None:
         emit(render(result, "html"), html)
@@ -192,34 +195,3 @@ def status(result: BootResult) -> int:
     if result.outcome is not Outcome.REPORTED:
         return UNUSABLE
     return OK if result.ok else NOT_OK
-
-
-@contextlib.contextmanager
-def progress(*, quiet: bool) -> Iterator[tuple[Observer, Callable[[str], None]]]:
-    """Give functions that show how a boot goes on: one line that changes on a terminal, some in a pipe."""
-    if quiet or sys.stderr is None:
-        yield (lambda _: None), (lambda _: None)
-        return
-    terminal = sys.stderr.isatty()
-    last, stage = time.monotonic() - SECONDS, ""
-
-    def observe(now: Standing) -> None:
-        nonlocal last, stage
-        told = now.stage != stage
-        if not terminal and not told and time.monotonic() - last < SECONDS:
-            return
-        last, stage = time.monotonic(), now.stage
-        line = printable(f"{now.seconds:4.0f} s  {now.stage}: {now.line if terminal else ''}".rstrip(": "))
-        if terminal:
-            line = f"\r{line[:_COLUMNS]}\033[K"
-        click.echo(line, err=True, nl=not terminal)
-
-    def tell(line: str) -> None:
-        start = "\r\033[K" if terminal else ""
-        click.echo(f"{start}{printable(line)}", err=True)
-
-    try:
-        yield observe, tell
-    finally:
-        if terminal:
-            click.echo("\r\033[K", err=True, nl=False)

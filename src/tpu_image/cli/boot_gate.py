@@ -30,7 +30,7 @@ class BootGate:
         """
         wanted = chips.parse(",".join(f"{generation.name}:1" for generation in self._profile.generations))
         request = Request(image, wanted, self._profile, name=str(self._output))
-        result = boot(request, lambda now: self._progress.at(f"booting: {now.stage}"), self._progress.log)
+        result = boot(request, self._progress)
         if not result.ok:
             raise RefusedError(
                 "it does not hold when it is booted",

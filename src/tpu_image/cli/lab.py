@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from tpu_image.cli import OK, UNUSABLE, options
+from tpu_image.cli import OK, UNUSABLE, options, progress
 from tpu_image.cli.failures import report as tell
 from tpu_image.output import emit
 
@@ -19,14 +17,14 @@ def command() -> None:
 
 @command.command("setup")
 @click.option("--verbose", is_flag=True, help="Show what mmdebstrap says.")
+@progress.option
 @options.debug_option
-def setup(verbose: bool) -> int:
+def setup(verbose: bool, shown: str) -> int:
     """Unpack a QEMU that is new enough into the cache folder; takes about a minute, and neither root nor a mount."""
-    from tpu_image.lab import qemu
     from tpu_image.lab import setup as lab_setup
 
-    tell(f"unpacking QEMU of Debian {lab_setup.BACKPORTS} into {qemu.private_root()}, about a minute")
-    found = lab_setup.setup(sys.stderr.fileno() if verbose else None)
+    with progress.display(shown) as display:
+        found = lab_setup.setup(display, verbose=verbose)
     emit(f"QEMU {found.version}: {found.root}\n")
     return OK
 
@@ -39,11 +37,14 @@ def status() -> int:
     from tpu_image.lab.errors import LabError
 
     try:
-        found = qemu.find()
+        with progress.display() as display:
+            display.at("looking for QEMU")
+            found = qemu.find()
+            display.at("looking for a way to run a guest")
+            chosen = accelerator.choose(found)
     except LabError as error:
         tell(str(error))
         return UNUSABLE
-    chosen = accelerator.choose(found)
     where = "on PATH" if str(found.root) == "/" else str(found.root)
     emit(f"QEMU {found.version}: {where}\naccelerator: {chosen.name} ({chosen.reason})\n")
     return OK

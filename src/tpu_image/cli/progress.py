@@ -31,18 +31,26 @@ option = click.option(
     help="Progress on standard error; json: one event a line (tpu-image schema progress).",
 )
 
-TERMINAL_INTERVAL, LINE_INTERVAL, EVENT_INTERVAL = 0.2, 5.0, 0.5
+TERMINAL_INTERVAL, LINE_INTERVAL, EVENT_INTERVAL = 0.2, 10.0, 0.5
 """Seconds between two showings of one stage."""
+
+COLUMNS = 80
+"""Of a terminal that does not tell."""
 
 
 class State(NamedTuple):
-    """A stage, how far it is, in what, and the ``seconds`` it takes so far."""
+    """A stage, how far it is, in what, and the ``seconds`` it takes so far.
+
+    Where it has steps instead of a measure: which one, and the last ``line`` that came of it.
+    """
 
     stage: str
-    done: int
-    total: int
-    unit: str
-    seconds: float
+    done: int = 0
+    total: int = 0
+    unit: str = BYTES
+    seconds: float = 0.0
+    step: str = ""
+    line: str = ""
 
     @property
     def rate(self) -> float:
@@ -54,6 +62,7 @@ class State(NamedTuple):
         return {
             "schema": SCHEMA,
             "stage": self.stage,
+            "step": self.step,
             "done": self.done,
             "total": self.total,
             "unit": self.unit,
@@ -62,7 +71,8 @@ class State(NamedTuple):
 
     def __str__(self) -> str:
         if not self.done:
-            return f"{self.stage}, {self.seconds:.0f} s"
+            step = f": {self.step}" if self.step else ""
+            return f"{self.stage}{step}, {self.seconds:.0f} s"
         if self.unit != BYTES:
             of = f" of {self.total}" if self.total else ""
             return f"{self.stage}: {self.done}{of} {self.unit}, {self.seconds:.0f} s"
@@ -74,29 +84,46 @@ class Display(Progress):
     """Shows the latest state from a thread of its own, so that work that says nothing is not silent either.
 
     Args:
-        show: shows a state; a new stage at once, then one ``interval`` after another.
+        show: shows a state; a new stage or step at once, then one ``interval`` after another.
         log: shows a line that stays.
+        clear: takes away what was shown and does not stay.
     """
 
-    def __init__(self, show: Callable[[State], None], log: Callable[[str], None], interval: float) -> None:
+    def __init__(
+        self,
+        show: Callable[[State], None],
+        log: Callable[[str], None],
+        interval: float,
+        clear: Callable[[], None] = lambda: None,
+    ) -> None:
         self._show = show
         self._log = log
         self._interval = interval
+        self._clear = clear
         self._lock = threading.Lock()
-        self._state: tuple[str, int, int, str] | None = None
+        self._state: State | None = None
         self._began = 0.0
+        self._aside = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def at(self, stage: str, done: int = 0, total: int = 0, unit: str = BYTES) -> None:
         """Note a state; the last one of a stage is shown before the next."""
+        self._note(State(stage, done, total, unit))
+
+    def step(self, stage: str, step: str, line: str = "") -> None:
+        """Note a step of a stage; what a step says may come from anywhere."""
+        self._note(State(stage, step=printable(step), line=printable(line)))
+
+    def _note(self, state: State) -> None:
         with self._lock:
-            before, self._state = self._state, (stage, done, total, unit)
-            if before is None or before[0] != stage:
-                if before is not None:
-                    self._show(State(*before, time.monotonic() - self._began))
+            before = self._state
+            if before is None or before.stage != state.stage:
+                self._show_latest()
                 self._began = time.monotonic()
-                self._show(State(stage, done, total, unit, 0.0))
+            self._state = state
+            if before is None or (before.stage, before.step) != (state.stage, state.step):
+                self._show_latest()
         if before is None:
             self._thread.start()
 
@@ -105,14 +132,26 @@ class Display(Progress):
         with self._lock:
             self._log(printable(line))
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Show nothing while the block lasts."""
+        with self._lock:
+            self._clear()
+            self._aside = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._aside = False
+
     def _run(self) -> None:
         while not self._end.wait(self._interval):
             with self._lock:
                 self._show_latest()
 
     def _show_latest(self) -> None:
-        if self._state is not None:
-            self._show(State(*self._state, time.monotonic() - self._began))
+        if self._state is not None and not self._aside:
+            self._show(self._state._replace(seconds=time.monotonic() - self._began))
 
     def close(self) -> None:
         """Show the last state and no more."""
@@ -120,6 +159,7 @@ class Display(Progress):
         if self._state is not None:
             self._thread.join()
             self._show_latest()
+        self._clear()
 
 
 @contextlib.contextmanager
@@ -134,20 +174,35 @@ def display(choice: str = "auto", *, quiet: bool = False) -> Iterator[Progress]:
         yield it
     finally:
         it.close()
-        if terminal:
-            _echo("\r\033[K", nl=False)
 
 
 def _terminal() -> Display:
+    def show(state: State) -> None:
+        _echo(f"\r{f'{state}  {state.line}'.rstrip()[: _columns() - 1]}\033[K", nl=False)
+
     def log(line: str) -> None:
         _echo(f"\r\033[K{line}")
 
-    return Display(lambda state: _echo(f"\r{state}\033[K", nl=False), log, TERMINAL_INTERVAL)
+    return Display(show, log, TERMINAL_INTERVAL, lambda: _echo("\r\033[K", nl=False))
+
+
+def _columns() -> int:
+    """How wide the terminal is: a longer line would go on in the next, where nothing takes it away."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or COLUMNS
+    except (OSError, ValueError):
+        return COLUMNS
 
 
 def _lines() -> Display:
+    told = ""
+
     def show(state: State) -> None:
-        if state.seconds >= interval / 2:  # what is over at once needs no line
+        nonlocal told
+        if (
+            state.step not in ("", told) or state.seconds >= interval / 2
+        ):  # what is over at once needs no line
+            told = state.step
             _echo(str(state))
 
     interval = 1.0 if sys.stderr.isatty() else LINE_INTERVAL
@@ -173,6 +228,10 @@ def progress_schema() -> dict[str, Any]:
     state = {
         **named,
         "stage": {"type": "string", "description": "What is being done, in a word."},
+        "step": {
+            "type": "string",
+            "description": "The step of a stage that is not counted but has steps: a boot's.",
+        },
         "done": count,
         "total": count | {"description": "0 where it is not known."},
         "unit": {"type": "string", "description": "What done and total count: bytes, packages."},

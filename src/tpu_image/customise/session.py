@@ -52,19 +52,6 @@ class Listener(Protocol):
         """A step is still at work, seconds after it began; told about once a second."""
 
 
-class Silent:
-    """A listener that nobody reads."""
-
-    def step(self, name: str) -> None:
-        """Nothing."""
-
-    def line(self, text: str) -> None:
-        """Nothing."""
-
-    def waiting(self, name: str, seconds: float) -> None:
-        """Nothing."""
-
-
 class Executor(Protocol):
     """A way to run a session inside the system on a disk."""
 

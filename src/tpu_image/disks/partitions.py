@@ -13,37 +13,6 @@ from typing import NamedTuple
 from tpu_image.disks.errors import DamagedError, UnsupportedError
 from tpu_image.disks.source import BlockSource, Section
 
-TYPE_NAMES = {
-    "4f68bce3-e8cd-4db1-96e7-fbcaf984b709": "Linux root (x86-64)",
-    "b921b045-1df0-41c3-af44-4c6f280d3fae": "Linux root (ARM64)",
-    "8484680c-9521-48c6-9c11-b0720656f69e": "Linux /usr (x86-64)",
-    "0fc63daf-8483-4772-8e79-3d69d8477de4": "Linux file system",
-    "c12a7328-f81f-11d2-ba4b-00a0c93ec93b": "EFI System",
-    "21686148-6449-6e6f-744e-656564454649": "BIOS boot",
-    "bc13c2ff-59e6-4262-a352-b275fd6f7172": "Linux extended boot",
-    "933ac7e1-2eb4-4f13-b844-0e14e2aef915": "Linux /home",
-    "4d21b016-b534-45c2-a9fb-5c16e091fd2d": "Linux /var",
-    "e6d6d379-f507-44c2-a23c-238f2a3df928": "Linux LVM",
-    "a19d880f-05fc-4d3b-a006-743f0f84911e": "Linux RAID",
-    "0657fd6d-a4ab-43c4-84e5-0933c84b4f4f": "Linux swap",
-    "ca7d7ccb-63ed-4c53-861c-1742536059cc": "LUKS",
-    "9e1a2d38-c612-4316-aa26-8b49521e5a8b": "PReP boot",
-    "ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": "Microsoft basic data",
-    "0x01": "FAT12",
-    "0x06": "FAT16",
-    "0x07": "NTFS or exFAT",
-    "0x0b": "FAT32",
-    "0x0c": "FAT32 (LBA)",
-    "0x0e": "FAT16 (LBA)",
-    "0x82": "Linux swap",
-    "0x83": "Linux file system",
-    "0x8e": "Linux LVM",
-    "0xea": "Linux extended boot",
-    "0xef": "EFI System",
-    "0xfd": "Linux RAID",
-}
-"""What partition types are called; GPT types as GUIDs, MBR types as hexadecimal bytes."""
-
 ENTRIES_LIMIT = 4 * 1024 * 1024
 """Bytes of a GPT's entries; the usual table has 16 KiB."""
 
@@ -62,7 +31,7 @@ MBR_ENTRY = struct.Struct("<B3xB3xII")
 
 
 class Partition(NamedTuple):
-    """One partition: ``start`` and ``size`` in bytes, ``type`` a key of :data:`TYPE_NAMES` or like one.
+    """One partition: ``start`` and ``size`` in bytes, ``type`` a GUID in lower case, for MBR a byte such as ``0x83``.
 
     ``number`` counts as Linux does: by place in the table, logical ones from 5. ``uuid`` is what Linux calls
     PARTUUID, for MBR made of the disk's signature and the number.
@@ -75,11 +44,6 @@ class Partition(NamedTuple):
     uuid: str = ""
     name: str = ""
     attributes: int = 0
-
-    @property
-    def type_name(self) -> str:
-        """The type in words, or as it is where it has no common name."""
-        return TYPE_NAMES.get(self.type, self.type)
 
 
 class PartitionTable(NamedTuple):

@@ -3,46 +3,25 @@
 A rule is a line with those that its continuation backslashes join to it; comments and blank lines are none.
 Every token knows its place in the file, so that an edit changes nothing else.
 
-Sources: udev(7); the behaviour of systemd's ``udev-rules.c`` in versions 249 to 257 (what is tolerated and
-what voids a line) and of ``udevadm verify`` (254 and newer) for what it refuses; 258 voids a line that names
-an unknown user or group.
+Sources: udev(7); the behaviour of systemd's ``udev-rules.c`` in versions 249 to 257: what is tolerated and what voids a
+line.
 """
 
 from __future__ import annotations
 
 import bisect
-import enum
 import functools
 import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from tpu_image.formats.udev_tokens import FIXED_KEYS, JUMPS, LABELS, Token, complaints, judge
+from tpu_image.formats.udev_tokens import FIXED_KEYS, JUMPS, LABELS, Token, judge
 
 WHITESPACE = " \t\n\r"
 Guard = tuple[str, str, str, str]
 """Key, operator, value and prefix of a comparison."""
 LINE_LIMIT = 16384
 """Bytes of one line with its continuations at which udev gives the line up (``UDEV_LINE_SIZE``)."""
-
-
-class Severity(enum.Enum):
-    """What a finding means for the line."""
-
-    IGNORED = "ignored"
-    """udev drops the whole line."""
-    WARNING = "warning"
-    """udev logs it and goes on without the part in question."""
-    STYLE = "style"
-    """udev takes the line as it stands; ``udevadm verify`` refuses the file."""
-
-
-class Finding(NamedTuple):
-    """Something wrong with a line. ``line`` counts physical lines from 1."""
-
-    line: int
-    severity: Severity
-    reason: str
 
 
 class RuleLines(NamedTuple):
@@ -329,84 +308,6 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def lint(file: RulesFile, users: Collection[str], groups: Collection[str]) -> list[Finding]:
-    """Say what udev, or ``udevadm verify``, finds wrong with a file, in the order of its lines.
-
-    ``users`` and ``groups`` are the names that the system has; where there are none, none is looked up.
-    """
-    found = [Finding(file.error_line, Severity.IGNORED, file.error)] if file.error else []
-    referenced = {rule.target for rule in file.rules}
-    for index, rule in enumerate(file.rules):
-        if rule.error:
-            found.append(Finding(rule.line, Severity.IGNORED, rule.error))
-            continue
-        if rule.goto and not rule.effects & JUMPS:
-            found.append(Finding(rule.line, Severity.WARNING, f"no label {rule.goto} follows this GOTO"))
-        for token in rule.tokens:
-            found += _token_findings(rule, token, users, groups)
-        found += _style_findings(rule)
-        if rule.effects & LABELS and index not in referenced:
-            found.append(Finding(rule.line, Severity.STYLE, f"no GOTO leads to the label {rule.label}"))
-    return found
-
-
-def _token_findings(
-    rule: Rule, token: Token, users: Collection[str], groups: Collection[str]
-) -> Iterator[Finding]:
-    line = rule.line_of(token)
-    for reason in complaints(token):
-        yield Finding(line, Severity.WARNING, reason)
-    if token.since > 254:
-        yield Finding(line, Severity.WARNING, f"systemd before {token.since} ignores this line: {token.name}")
-    names = {"OWNER": users, "GROUP": groups}.get(token.key)
-    if names and is_unknown_name(token, names):
-        reason = (
-            f'{token.key}="{token.value}" does not exist: udev ignores it, from systemd 258 on the whole line'
-        )
-        yield Finding(line, Severity.WARNING, reason)
-
-
 def is_unknown_name(token: Token, names: Collection[str]) -> bool:
     """Whether an ``OWNER`` or ``GROUP`` is a name (no number, no substitution) that is not in ``names``."""
     return not token.value.isdecimal() and not set("%$") & set(token.value) and token.value not in names
-
-
-def _style_findings(rule: Rule) -> Iterator[Finding]:
-    """Say what ``udevadm verify`` refuses in how the tokens of a rule are separated."""
-    previous = 0
-    for position, token in enumerate(rule.tokens):
-        gap = rule.text[previous : token.start]
-        reason = _gap_reason(gap) if position else ("a comma before the first key" if "," in gap else "")
-        if reason:
-            yield Finding(rule.line_of(token), Severity.STYLE, reason)
-        previous = token.end
-    if "," in rule.text[previous:]:
-        yield Finding(rule.last_line, Severity.STYLE, "a comma after the last key")
-
-
-def _gap_reason(gap: str) -> str:
-    commas = gap.count(",")
-    if not commas:
-        return "a comma is missing"
-    if commas > 1:
-        return "more than one comma"
-    before, after = gap.split(",")
-    if before:
-        return "white space before the comma"
-    return "" if after else "no white space after the comma"
-
-
-def with_missing_commas(file: RulesFile) -> str:
-    """Give the text of the file with a comma wherever two keys of a rule have none between them."""
-    places = [
-        rule.file_offset(rule.tokens[position].end - 1) + 1
-        for rule in file.rules
-        if not rule.error
-        for position, token in enumerate(rule.tokens[1:])
-        if "," not in rule.text[rule.tokens[position].end : token.start]
-    ]
-    text = file.text
-    for place in reversed(places):
-        separator = "," if text[place] in WHITESPACE else ", "
-        text = text[:place] + separator + text[place:]
-    return text

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tpu_image.lab.qemu import Qemu
+from tpu_image.parent_death import ends_with_us
 
 MARKER = b"K"
 SECONDS = 2.5
 """How long the boot sector may take: a fraction of a second under KVM, unless the host emulates what it runs."""
-
-DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
-"""Has the kernel kill a program when the thread that starts it ends (setpriv(1), prctl(2))."""
 
 _COM1 = 0x3F8
 _DISK_SIZE = 1024 * 1024
@@ -62,7 +60,7 @@ def boots(qemu: Qemu, accelerator: str, seconds: float) -> bool:
         disk.write(boot_sector().ljust(_DISK_SIZE, b"\0"))
         disk.flush()
         process = subprocess.Popen(
-            [*DIES_WITH_US, *qemu.command, *_arguments(accelerator, disk.fileno(), theirs.fileno())],
+            [*ends_with_us(), *qemu.command, *_arguments(accelerator, disk.fileno(), theirs.fileno())],
             env={**os.environ, **qemu.environment},
             pass_fds=[disk.fileno(), theirs.fileno()],
             stdin=subprocess.DEVNULL,

@@ -6,16 +6,14 @@ import contextlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from tpu_image import progress
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.hashing import sha256_of
-from tpu_image.lab import accelerator, judgement, machine, metadata_service, payload, qemu
+from tpu_image.lab import accelerator, judgement, machine, metadata_service, payload, qemu, terminal
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.chips import Chips
 from tpu_image.lab.enclosure import Enclosure, EnclosureError, enclosed
@@ -26,9 +24,10 @@ from tpu_image.lab.metadata.faults import parse_all
 from tpu_image.lab.metadata.server import MetadataServer
 from tpu_image.lab.result import Artefact, BootResult, Emulator, MetadataRequest, Outcome
 from tpu_image.lab.run_folder import run_folder
-from tpu_image.lab.session import Ended, Observer, Session, Standing
+from tpu_image.lab.session import Ended, Session
 from tpu_image.lab.throwaway import Disk, nameless_file, throwaway_disk
 from tpu_image.lab.vfio_user.process import Emulation, emulating
+from tpu_image.progress import SILENT, Progress
 
 FIRMWARE = ("bios", "uefi")
 MEMORY = 2048
@@ -48,9 +47,6 @@ PATIENCE = 60.0
 
 _LATE_ADDRESS = "0000:01:00.0"
 """Where a late device appears: the only one behind the only PCIe port."""
-
-Told = Callable[[str], None]
-"""Is told in one line what is being done, or what a user needs to know."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class Request:
     name: str = ""
 
 
-def boot(request: Request, observer: Observer = lambda _: None, told: Told = lambda _: None) -> BootResult:
+def boot(request: Request, progress: Progress = SILENT) -> BootResult:
     """Boot an image with emulated TPUs, and judge it from inside.
 
     The image is only read. Killed at any moment, nothing of it goes on or stays, but for an empty run folder that
@@ -96,16 +92,17 @@ def boot(request: Request, observer: Observer = lambda _: None, told: Told = lam
         DiskError, TreeError: the image cannot be read, or has no room for what the session needs inside.
         OSError: there is no room for what is made on the way.
     """
+    progress.at("looking for QEMU")
     found = qemu.find()
-    before = sha256_of(request.image, _Reading("taking the image's SHA-256", observer))
-    told("looking for a way to run the guest")
+    before = sha256_of(request.image, progress)
+    progress.at("looking for a way to run the guest")
     chosen = accelerator.choose(found)
-    attempt = _attempt(request, found, chosen, observer, told)
+    attempt = _attempt(request, found, chosen, progress)
     if chosen.name == "kvm" and attempt.ended.outcome is Outcome.DIED and not attempt.session.is_alive:
-        told(f"with KVM: {attempt.ended.reason}; starting anew in software emulation")
+        progress.log(f"with KVM: {attempt.ended.reason}; starting anew in software emulation")
         fallback = Accelerator("tcg", "a test guest ran with KVM, and this image's did not")
-        attempt = _attempt(request, found, fallback, observer, told)
-    after = sha256_of(request.image, _Reading("taking the image's SHA-256", observer))
+        attempt = _attempt(request, found, fallback, progress)
+    after = sha256_of(request.image, progress)
     name = request.name or str(request.image)
     return _result(request, Artefact(name, request.image.stat().st_size, before, after), attempt)
 
@@ -130,23 +127,21 @@ class Parts(NamedTuple):
     folder: Path
 
 
-def _attempt(
-    request: Request, found: qemu.Qemu, chosen: Accelerator, observer: Observer, told: Told
-) -> Attempt:
+def _attempt(request: Request, found: qemu.Qemu, chosen: Accelerator, progress: Progress) -> Attempt:
     emulator = Emulator(
         found.version, *chosen, request.firmware, request.cpus or _cpus(), request.memory or MEMORY
     )
-    told(f"QEMU {found.version}, {chosen.name} ({chosen.reason})")
+    progress.log(f"QEMU {found.version}, {chosen.name} ({chosen.reason})")
     functions = {function.name: function.identity for function in request.chips.functions()}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(run_folder())
-        disk = stack.enter_context(_disk(request, emulator, observer))
+        disk = stack.enter_context(_disk(request, emulator, progress))
         firmware = _firmware(stack, found, request.firmware)
         tpus = stack.enter_context(emulating(folder, functions))
         parts = Parts(emulator, found, disk, firmware, tpus, folder)
-        session = _session(request, parts, told)
+        session = _session(request, parts, progress)
         stack.callback(session.close)
-        ended, requests = _run(request, parts, session, observer, told)
+        ended, requests = _run(request, parts, session, progress)
     return Attempt(emulator, session, ended, requests)
 
 
@@ -155,23 +150,8 @@ def _cpus() -> int:
     return max(1, min(CPUS_LIMIT, len(os.sched_getaffinity(0)) - 1))
 
 
-class _Reading(progress.Progress):
-    """Shows how far the reading of the image is to who follows the session."""
-
-    def __init__(self, title: str, observer: Observer) -> None:
-        self._title = title
-        self._observer = observer
-        self._began = time.monotonic()
-
-    def at(self, stage: str, done: int = 0, total: int = 0, unit: str = progress.BYTES) -> None:
-        del stage, unit
-        line = f"{done >> 20} of {total >> 20} MiB"
-        self._observer(Standing(time.monotonic() - self._began, self._title, line))
-
-
 @contextlib.contextmanager
-def _disk(request: Request, emulator: Emulator, observer: Observer) -> Iterator[Disk]:
-    decoding = _Reading("reading the image", observer)
+def _disk(request: Request, emulator: Emulator, progress: Progress) -> Iterator[Disk]:
     content = payload.Payload(
         request.profile,
         request.run,
@@ -180,11 +160,10 @@ def _disk(request: Request, emulator: Emulator, observer: Observer) -> Iterator[
         boots=request.boots,
         late_device=request.faults.device_late,
         keep=request.keep or request.shell,
-        shell=request.shell,
+        shell=terminal.here() if request.shell else None,
         patient=emulator.accelerator == "tcg",
     )
-
-    with throwaway_disk(request.image, lambda overlay: payload.write(content, overlay), decoding) as disk:
+    with throwaway_disk(request.image, lambda overlay: payload.write(content, overlay), progress) as disk:
         yield disk
 
 
@@ -200,21 +179,20 @@ def _firmware(stack: contextlib.ExitStack, found: qemu.Qemu, name: str) -> tuple
     return stack.enter_context(code.open("rb")), copy
 
 
-def _session(request: Request, parts: Parts, told: Told) -> Session:
+def _session(request: Request, parts: Parts, progress: Progress) -> Session:
     plug = None
     if request.faults.device_late:
         late = request.chips.functions()[-1]
         described = json.loads(late.device(parts.tpus.socket(late.name)))
         described.pop("multifunction", None)
         plug = {**described, "addr": "00.0", "bus": machine.LATE_PORT}
-    how = "switch it off, or press Ctrl-C" if not request.shell else "Ctrl-] ends it"
     return Session(
         request.timeout * request.boots,
         keep=request.keep,
         shell=request.shell,
         patience=PATIENCE if parts.emulator.accelerator == "kvm" else None,
         plug=plug,
-        kept=lambda: told(f"the guest has reported and goes on: {how}"),
+        kept=lambda: progress.log("the guest has reported and goes on: switch it off, or press Ctrl-C"),
     )
 
 
@@ -227,7 +205,7 @@ def expected(request: Request) -> tuple[str, ...]:
 
 
 def _run(
-    request: Request, parts: Parts, session: Session, observer: Observer, told: Told
+    request: Request, parts: Parts, session: Session, progress: Progress
 ) -> tuple[Ended, tuple[MetadataRequest, ...]]:
     """Switch the machine on and follow it to its end."""
     files = machine.Files(
@@ -246,10 +224,10 @@ def _run(
         folder=parts.folder,
     )
     try:
-        with running as enclosure, _services(request, enclosure, told) as service:
+        with running as enclosure, _services(request, enclosure, progress) as service:
             session.power_on()
             service.power_on()
-            return _watch(session, enclosure, observer), service.requests
+            return _watch(session, enclosure, progress), service.requests
     except EnclosureError as error:
         raise LabError(
             f"QEMU cannot be given a network of its own: {error}",
@@ -258,10 +236,10 @@ def _run(
         ) from None
 
 
-def _watch(session: Session, enclosure: Enclosure, observer: Observer) -> Ended:
+def _watch(session: Session, enclosure: Enclosure, progress: Progress) -> Ended:
     """Follow the guest; an interrupt after its report is how a guest that is kept is left."""
     try:
-        return session.watch(enclosure.process, observer)
+        return session.watch(enclosure.process, progress)
     except KeyboardInterrupt:
         if not session.guest.ended:
             raise
@@ -283,7 +261,7 @@ def _machine(request: Request, parts: Parts) -> machine.Machine:
 
 
 @contextlib.contextmanager
-def _services(request: Request, enclosure: Enclosure, told: Told) -> Iterator[MetadataServer]:
+def _services(request: Request, enclosure: Enclosure, progress: Progress) -> Iterator[MetadataServer]:
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(
             metadata_service.serving(
@@ -292,7 +270,7 @@ def _services(request: Request, enclosure: Enclosure, told: Told) -> Iterator[Me
         )
         if request.ssh_port is not None:
             port = stack.enter_context(forwarding(request.ssh_port, enclosure.connections))
-            told(f"the guest's SSH is at: ssh -p {port} USER@127.0.0.1")
+            progress.log(f"the guest's SSH is at: ssh -p {port} USER@127.0.0.1")
         yield service
 
 

@@ -59,6 +59,11 @@ class Console:
         """The end of what was received, as it came."""
         return self._kept.decode("utf-8", "replace")
 
+    @property
+    def partial(self) -> bytes:
+        """What has come of a line that is not complete, such as a prompt, as it came."""
+        return bytes(self._kept[self._kept.rfind(b"\n") + 1 :][-LINE_LIMIT:])
+
     def tail(self, lines: int = 20) -> list[str]:
         """Give the last lines that hold something, without escape sequences."""
         plain = (plain_line(line) for line in self.text.splitlines())

@@ -11,6 +11,7 @@ from tpu_image import single_file
 from tpu_image.catalogue import bind_script, hardware
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.lab import guest
+from tpu_image.lab.terminal import LEAVE, Terminal
 from tpu_image.trees.overlay import Overlay
 
 WANTS = "/etc/systemd/system/multi-user.target.wants"
@@ -40,6 +41,22 @@ ExecStart=
 ExecStart=-/sbin/agetty --autologin root --noclear --keep-baud 115200,57600,38400,9600 - $TERM
 """
 
+PROFILE = "/etc/profile.d/tpu-image-lab.sh"
+"""Read by login shells."""
+_PROFILE = """\
+# The serial console is the terminal of whoever boots this in the lab of tpu-image.
+if [ "$(tty)" = /dev/ttyS0 ]; then
+    echo 'tpu-image: root on the serial console; {leave}'
+{settings}fi
+"""
+_SIZE = "    stty rows {0.rows} columns {0.columns}\n"
+_KIND = """\
+    for folder in /etc/terminfo /lib/terminfo /usr/share/terminfo; do
+        if [ -e "$folder/{letter}/{kind}" ]; then export TERM={kind}; fi
+    done
+    unset folder
+"""
+
 
 @dataclass(frozen=True)
 class Payload:
@@ -52,7 +69,7 @@ class Payload:
         boots: how often the guest boots; it is judged in the last, and the commands run in each.
         late_device: whether the host plugs a device in when it is told to.
         keep: leave the guest on in the end.
-        shell: have root logged in on the serial console.
+        shell: have root logged in on the serial console, which is this terminal; None for nobody.
         patient: have systemd wait longer than by default for devices and units, since software emulation is slow.
     """
 
@@ -63,7 +80,7 @@ class Payload:
     boots: int = 1
     late_device: bool = False
     keep: bool = False
-    shell: bool = False
+    shell: Terminal | None = None
     patient: bool = False
 
 
@@ -82,8 +99,16 @@ def write(payload: Payload, overlay: Overlay) -> None:
     if payload.patient:
         overlay.write(TIMEOUTS, _TIMEOUTS, mode=0o644, owner=(0, 0))
         overlay.write(SERVICE_TIMEOUTS, _SERVICE_TIMEOUTS, mode=0o644, owner=(0, 0))
-    if payload.shell:
+    if payload.shell is not None:
         overlay.write(CONSOLE_LOGIN, _CONSOLE_LOGIN, mode=0o644, owner=(0, 0))
+        overlay.write(PROFILE, profile(payload.shell), mode=0o644, owner=(0, 0))
+
+
+def profile(shell: Terminal) -> str:
+    """Write what tells a login shell on the console of which size and kind the terminal is, and how to leave it."""
+    told = _SIZE.format(shell) if shell.rows and shell.columns else ""
+    told += _KIND.format(kind=shell.kind, letter=shell.kind[0]) if shell.kind else ""
+    return _PROFILE.format(leave=LEAVE, settings=told)
 
 
 def settings(payload: Payload) -> str:

@@ -24,6 +24,8 @@ class Outcome(enum.Enum):
     """The guest's kernel panicked; :attr:`BootResult.reason` quotes it."""
     DIED = "died"
     """QEMU ended, or the guest switched off or started anew, before its report was complete."""
+    LEFT = "left"
+    """Whoever had its console left it before its report was complete."""
 
 
 class Emulator(NamedTuple):

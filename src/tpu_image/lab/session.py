@@ -18,27 +18,22 @@ from tpu_image.lab.guest_report import GuestReportBuilder
 from tpu_image.lab.messages import GuestError, Reader
 from tpu_image.lab.qmp import Monitor, QmpError
 from tpu_image.lab.result import Outcome, Stage
+from tpu_image.progress import Progress
 
 CHUNK = 64 * 1024
 TICK = 0.25
-"""Seconds after which the observer is told how things stand, and the end is looked for, at the latest."""
+"""Seconds after which it is told how things stand, and the end is looked for, at the latest."""
+
+STAGE = "booting"
+"""What progress calls a session."""
 
 GRACE = 1.0
 """Seconds that a guest which has ended may still write to its console."""
 
+LEFT = "the console was left before the guest's report was complete"
+
 LOG_KEPT = 16 * 1024
 """Bytes of what QEMU itself says that are kept: the end."""
-
-
-class Standing(NamedTuple):
-    """How far a boot is: seconds since power-on, the stage, the console's last line."""
-
-    seconds: float
-    stage: str
-    line: str
-
-
-Observer = Callable[[Standing], None]
 
 
 class Ended(NamedTuple):
@@ -67,7 +62,8 @@ class Session:
     Attributes:
         timeout: seconds from power-on until a report must be complete.
         keep: go on after the report, until the guest switches off.
-        shell: the terminal is the guest's console; so the session ends with Ctrl-] or the guest's end.
+        shell: the terminal is the guest's console; so the session ends with Ctrl-] or the guest's end, however long
+            that takes.
         patience: seconds within which the guest must show that its kernel runs, None for no limit.
         plug: what QEMU's ``device_add`` is to plug in when the guest asks for a late device; None for nothing.
         kept: called once the report is complete and the guest goes on.
@@ -93,6 +89,7 @@ class Session:
         self._over_at: float | None = None
         self._told_kept = False
         self._left = False
+        self._screen = terminal.Screen()
         self.ended_after = 0.0
 
     def close(self) -> None:
@@ -115,12 +112,13 @@ class Session:
         """Count the time from now."""
         self._began = time.monotonic()
 
-    def watch(self, process: subprocess.Popen[bytes], observer: Observer) -> Ended:
+    def watch(self, process: subprocess.Popen[bytes], progress: Progress) -> Ended:
         """Follow the guest until it has ended."""
         with contextlib.ExitStack() as stack:
             selector = stack.enter_context(selectors.DefaultSelector())
             self._register(selector)
             if self.shell:
+                stack.enter_context(progress.aside())
                 keys = stack.enter_context(terminal.raw_terminal())
                 selector.register(keys, selectors.EVENT_READ, lambda: self._pass_keys(keys))
             while True:
@@ -131,7 +129,7 @@ class Session:
                 if ended is not None:
                     self.ended_after = self.ended_after or self.seconds
                     return ended
-                observer(Standing(self.seconds, self._stage(), self.console.last_line))
+                progress.step(STAGE, self._stage(), self.console.last_line)
 
     def _register(self, selector: selectors.BaseSelector) -> None:
         """Have each source read by its own method, which says whether the source has ended."""
@@ -148,9 +146,9 @@ class Session:
         self._log = (self._log + data)[-LOG_KEPT:]
 
     def _take_console(self, data: bytes) -> None:
-        self.console.feed(data, self.seconds)
         if self.shell:
-            terminal.show(data)
+            self._screen.show(data, firmware=not self.is_alive)
+        self.console.feed(data, self.seconds)
 
     def _take_report(self, data: bytes) -> None:
         try:
@@ -195,8 +193,11 @@ class Session:
             self.guest.fault(f"QEMU refuses: {description}")
 
     def _pass_keys(self, descriptor: int) -> bool:
-        data = os.read(descriptor, 1024)
-        if terminal.ESCAPE in data:
+        try:
+            data = os.read(descriptor, 1024)
+        except OSError:  # the terminal is gone
+            data = b""
+        if terminal.ESCAPE in data or not data:
             self._left = True
         with contextlib.suppress(OSError):  # a guest that reads none loses keys, and does not stop us
             self.console_pair.ours.send(data.replace(terminal.ESCAPE, b""), socket.MSG_DONTWAIT)
@@ -218,9 +219,7 @@ class Session:
                 return None
             return self._named_by_console(self._ended)
         if self._left:
-            return (
-                Ended(Outcome.REPORTED) if self.guest.ended else Ended(Outcome.DIED, "the session was left")
-            )
+            return Ended(Outcome.REPORTED) if self.guest.ended else Ended(Outcome.LEFT, LEFT)
         if self.guest.ended and not (self.keep or self.shell):
             return Ended(Outcome.REPORTED)
         if process.poll() is not None:
@@ -229,7 +228,7 @@ class Session:
             self._tell_kept()
         elif self.patience is not None and self.seconds > self.patience and not self.is_alive:
             return Ended(Outcome.DIED, f"no sign of a kernel within {self.patience:.0f} s")
-        elif self.seconds > self.timeout:
+        elif self.seconds > self.timeout and not self.shell:
             return Ended(
                 Outcome.TIMED_OUT, f"no complete report within {self.timeout:.0f} s; {self._standing()}"
             )
@@ -248,8 +247,12 @@ class Session:
         return Ended(Outcome.DIED, f"QEMU ended with status {process.returncode}{said}")
 
     def _tell_kept(self) -> None:
-        if self.kept is not None and not self._told_kept:
-            self._told_kept = True
+        if self._told_kept:
+            return
+        self._told_kept = True
+        if self.shell:
+            self._screen.tell(terminal.REPORTED, self.console.partial)
+        elif self.kept is not None:
             self.kept()
 
     def _stage(self) -> str:

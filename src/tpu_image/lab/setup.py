@@ -13,12 +13,18 @@ from pathlib import Path
 
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.qemu import Qemu, in_root, private_root, probe
+from tpu_image.parent_death import ends_with_us
+from tpu_image.progress import SILENT, Progress
 
 SUITE = "trixie"
 BACKPORTS = f"{SUITE}-backports"
 PACKAGES = ("qemu-system-x86", "qemu-utils", "seabios", "ovmf")
 MIRROR = "http://deb.debian.org/debian"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+STAGE = "unpacking QEMU"
+LINE_LIMIT = 4096
+"""Bytes of a line of mmdebstrap that are told at once."""
+
 PINNED = "qemu* seabios ovmf"
 
 INSTALL = "install the packages mmdebstrap and debian-archive-keyring"
@@ -26,21 +32,24 @@ INSTALL = "install the packages mmdebstrap and debian-archive-keyring"
 _PREFERENCES = f"Package: {PINNED}\nPin: release n={BACKPORTS}\nPin-Priority: 600\n"
 
 
-def setup(output: int | None = None) -> Qemu:
+def setup(progress: Progress = SILENT, *, verbose: bool = False) -> Qemu:
     """Make the private root, or give the one that is there.
 
     The packages are unpacked, not configured: nothing of them is run, and neither root nor a mount is needed. The
     root gets its name when it is whole and its QEMU has answered.
 
     Args:
-        output: descriptor that mmdebstrap writes its messages to; by default they go nowhere.
+        progress: is told what is being done, and the last line that mmdebstrap says.
+        verbose: show all of its lines.
 
     Raises:
         LabError: it cannot be made; the message says what to install or to do.
     """
     root = private_root()
     root.parent.mkdir(parents=True, exist_ok=True)
+    progress.at("waiting for another setup")
     with _locked(root.parent / "qemu.lock"):
+        progress.at("looking for QEMU")
         for left in root.parent.glob("qemu-new-*"):
             shutil.rmtree(left, ignore_errors=True)
         if root.is_dir():
@@ -50,7 +59,9 @@ def setup(output: int | None = None) -> Qemu:
         new = Path(tempfile.mkdtemp(prefix="qemu-new-", dir=root.parent))
         try:
             new.chmod(0o755)  # apt reads in it as another user where it is started by root
-            _unpack(new, output)
+            progress.log(f"unpacking QEMU of Debian {BACKPORTS} into {root}, about a minute")
+            _unpack(new, progress, verbose=verbose)
+            progress.at("trying it")
             probe(in_root(new / "root"))
             (new / "root").replace(root)
         finally:
@@ -69,7 +80,8 @@ def command(root: Path, preferences: Path) -> list[str]:
     """Say how mmdebstrap(1) unpacks QEMU below a root."""
     keyring = [f"--keyring={KEYRING}"] if KEYRING.is_file() else []
     return [
-        *("setpriv", "--pdeathsig", "TERM", "--", "mmdebstrap"),
+        *ends_with_us("TERM"),  # so that it takes along what it has started
+        "mmdebstrap",
         "--mode=root" if os.geteuid() == 0 else "--mode=chrootless",
         "--format=directory",
         "--variant=extract",
@@ -85,21 +97,40 @@ def command(root: Path, preferences: Path) -> list[str]:
     ]
 
 
-def _unpack(folder: Path, output: int | None) -> None:
-    target = subprocess.DEVNULL if output is None else output
+def _unpack(folder: Path, progress: Progress, *, verbose: bool) -> None:
     preferences = folder / "tpu-image"
     preferences.write_text(_PREFERENCES)
     if shutil.which("mmdebstrap") is None:
         raise LabError("mmdebstrap is not installed", INSTALL)
-    done = subprocess.run(
+    progress.at(STAGE)
+    with subprocess.Popen(
         command(folder / "root", preferences),
         stdin=subprocess.DEVNULL,
-        stdout=target,
-        stderr=target,
-        check=False,
-    )
-    if done.returncode:
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        try:
+            error = _follow(process, progress, verbose=verbose)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
         raise LabError(
-            f"mmdebstrap failed with status {done.returncode}",
+            f"mmdebstrap failed with status {process.returncode}{error and f': {error}'}",
             "read its messages: tpu-image lab setup --verbose",
         )
+
+
+def _follow(process: subprocess.Popen[bytes], progress: Progress, *, verbose: bool) -> str:
+    """Tell what mmdebstrap says, until it is silent for good; give its first error, empty where it has none."""
+    said = process.stdout
+    assert said is not None  # noqa: S101 - asked for
+    error = ""
+    for data in iter(lambda: said.readline(LINE_LIMIT), b""):
+        line = data.decode("utf-8", "replace").rstrip()
+        progress.step(STAGE, "", line)
+        if verbose:
+            progress.log(line)
+        if line.startswith("E: "):
+            error = error or line[3:]
+    return error

@@ -57,13 +57,14 @@ def throwaway_disk(
     Args:
         artefact: a disk image in any form that can be read.
         write: writes what the guest is to find into the tree of the image.
-        progress: is told how far the decoding of an archive is.
+        progress: is told what is being done, and how far the decoding of an archive is.
 
     Raises:
         DiskError: the image cannot be read, or its root is on a file system that is not written to.
         TreeError: a file of the guest's cannot be put there.
         OSError: there is no room.
     """
+    progress.at("preparing the disk")
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(open_image(artefact))
         base, form = _base(stack, artefact, source, progress)

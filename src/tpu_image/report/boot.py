@@ -49,7 +49,7 @@ def render(result: BootResult, form: str, *, color: bool = False, quiet: bool = 
 def render_text(result: BootResult, *, color: bool = False, quiet: bool = False) -> str:
     """Write a result for people: the machine, what was found in it, the verdicts."""
     lines = [] if quiet else [*_machine(result), ""]
-    if result.outcome is not Outcome.REPORTED:
+    if result.outcome not in (Outcome.REPORTED, Outcome.LEFT):  # who left it has seen it
         lines += ["the end of the console:", *(f"  {line}" for line in tail(result)), ""]
     for run in result.guest.run:
         lines += [*_run(run), ""]

@@ -10,6 +10,7 @@ import pytest
 
 from tpu_image.bases import namespace
 from tpu_image.bases.errors import BaseError
+from tpu_image.parent_death import ends_with_us
 
 
 def stand_in(folder: Path, name: str, script: str) -> None:
@@ -42,7 +43,7 @@ def test_root_of_a_container_without_namespaces_does_without(
     stand_in(tmp_path, "unshare", "exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert namespace.as_root()[1:] == ["--pdeathsig", "KILL"]
+    assert namespace.as_root() == ends_with_us()
 
 
 def test_everything_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from tpu_image.catalogue.groups import SYSUSERS_FILE, ensure_group
 from tpu_image.catalogue.hardware import generation
 from tpu_image.catalogue.requirement import Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError
-from tpu_image.formats.udev_rules import lint, parse
+from tpu_image.formats.udev_lint import lint
+from tpu_image.formats.udev_rules import parse
 from tpu_image.trees.memory import File, MemoryTree
 from tpu_image.trees.overlay import Overlay
 from vfio_trees import Changes, image, script

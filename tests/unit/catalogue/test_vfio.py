@@ -17,7 +17,8 @@ from tpu_image.catalogue.bind_script import SCRIPT, render
 from tpu_image.catalogue.hardware import generation
 from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Status, Verdict
 from tpu_image.formats import FormatError
-from tpu_image.formats.udev_rules import lint, parse
+from tpu_image.formats.udev_lint import lint
+from tpu_image.formats.udev_rules import parse
 from tpu_image.trees.memory import File, MemoryTree, Symlink
 from tpu_image.trees.overlay import Overlay
 from vfio_trees import Changes, applied, image, script

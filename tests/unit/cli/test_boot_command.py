@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,8 @@ import pytest
 
 from cli_types import Run
 from lab_results import FAILED, RESULT, TIMED_OUT
-from tpu_image.cli.boot import progress
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.result import BootResult
-from tpu_image.lab.session import Standing
 
 
 class Lab:
@@ -23,7 +22,7 @@ class Lab:
         self.request: Any = None
         self.result: BootResult | Exception = RESULT
 
-    def boot(self, request: object, observer: object, told: object) -> BootResult:
+    def boot(self, request: object, progress: object) -> BootResult:
         self.request = request
         if isinstance(self.result, Exception):
             raise self.result
@@ -66,20 +65,6 @@ def test_options_become_a_request(run: Run, lab: Lab, image: Path, tmp_path: Pat
     assert (request.keep, request.shell, request.ssh_port, request.boots) == (True, False, 0, 2)
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_what_the_guest_says_cannot_move_the_cursor(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    with progress(quiet=False) as (observe, told):
-        observe(Standing(3, "\x1b[2Jstage", "\x9b2Jline"))
-        told("\x1b[2Jkept")
-    shown = capsys.readouterr().err.replace("\x1b[K", "").replace("\r", "").replace("\n", "")
-    assert shown.isprintable()
-    assert "stage" in shown
-    assert ("line" in shown) == terminal
-
-
 def test_a_machine_type_stands_for_its_chips(run: Run, lab: Lab, image: Path) -> None:
     assert run("boot", image, "--machine", "tpu7x-standard-4t").status == 0
     assert lab.request.chips.total == 4
@@ -109,6 +94,15 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert lab.request is None
 
 
+def test_a_shell_without_a_terminal_is_refused(
+    run: Run, lab: Lab, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("ls\n"))
+    done = run("boot", image, "--shell")
+    assert (done.status, lab.request) == (2, None)
+    assert done.err == "tpu-image: --shell needs a terminal; commands without one: --run COMMAND\n"
+
+
 @pytest.mark.parametrize(("result", "status"), [(RESULT, 0), (FAILED, 1), (TIMED_OUT, 2)])
 def test_the_exit_status_says_what_came_of_it(
     run: Run, lab: Lab, image: Path, result: BootResult, status: int
@@ -134,7 +128,7 @@ def test_the_result_goes_into_a_file(run: Run, lab: Lab, image: Path, tmp_path: 
 
 def test_a_page_is_written_beside_the_result(run: Run, lab: Lab, image: Path, tmp_path: Path) -> None:
     done = run("boot", image, "--html", tmp_path / "boot.html")
-    assert done.out.endswith("ok: 1 pass\n")
+    assert done.out.endswith("ok: 5 pass, 1 skip\n")
     assert (tmp_path / "boot.html").read_text().startswith("<!DOCTYPE html>")
 
 

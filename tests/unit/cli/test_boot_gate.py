@@ -25,7 +25,7 @@ class Lab:
         self.named: list[bool] = []
         self.sizes: list[int] = []
 
-    def boot(self, request: Any, observer: object, told: object) -> BootResult:
+    def boot(self, request: Any, progress: object) -> BootResult:
         self.requests.append(request)
         self.named.append(self.output.exists())
         with open_image(request.image) as image:

@@ -35,7 +35,6 @@ def test_without_a_qemu_the_status_says_what_to_do(run: Run, monkeypatch: pytest
 
 def test_setup_says_where_the_qemu_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Qemu(("qemu",), "11.1.3", Path("/cache/qemu"))
-    monkeypatch.setattr("tpu_image.lab.setup.setup", lambda _output: made)
+    monkeypatch.setattr("tpu_image.lab.setup.setup", lambda _progress, verbose: made)
     done = run("lab", "setup")
     assert (done.status, done.out) == (0, "QEMU 11.1.3: /cache/qemu\n")
-    assert "about a minute" in done.err

@@ -74,6 +74,46 @@ def test_work_that_says_nothing_is_shown_time_and_again() -> None:
     assert {state.stage for state in seen} == {"reading"}
 
 
+def test_a_new_step_is_told_at_once_and_its_stage_keeps_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with display("plain") as progress:
+        for step in ("kernel", "kernel", "systemd"):
+            progress.step("booting", step, "a line of the console")
+        progress.at("hashing")
+    assert capsys.readouterr().err.splitlines() == ["booting: kernel, 0 s", "booting: systemd, 0 s"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_a_step_says_cannot_move_the_cursor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with display() as progress:
+        progress.step("booting", "\x1b[2Jstep", "\x9b2Jline" + "x" * 500)
+        progress.log("\x1b[2Jkept")
+    shown = capsys.readouterr().err
+    assert "kept" in shown
+    assert max(map(len, shown.replace("\x1b[K", "").replace("\r", "\n").splitlines())) < 80
+    assert shown.replace("\x1b[K", "").replace("\r", "").replace("\n", "").isprintable()
+    assert "step" in shown
+    assert ("line" in shown) == terminal
+
+
+def test_nothing_is_shown_while_the_terminal_is_somebody_elses() -> None:
+    seen: list[str] = []
+    it = Display(lambda state: seen.append(state.step), seen.append, 0.01, lambda: seen.append("cleared"))
+    it.step("booting", "kernel")
+    with it.aside():
+        before = len(seen)
+        it.step("booting", "systemd")
+        time.sleep(0.2)
+        assert seen[before - 1 :] == ["cleared"]
+    it.step("booting", "reported")
+    it.close()
+    assert "systemd" not in seen
+    assert seen[-2:] == ["reported", "cleared"]
+
+
 def test_a_rate_is_bytes_a_second() -> None:
     state = State("writing", 30_000_000, 60_000_000, BYTES, 2.0)
     assert str(state) == "writing: 30 of 60 MB, 15 MB/s, 2 s"

@@ -10,9 +10,10 @@ from typing import BinaryIO
 import pytest
 
 import build_bases as bases
+from customise_lab import Heard
 from tpu_image.customise.customisation import Customisation, Placement, Script
 from tpu_image.customise.execution import Executed, PackageChange, executed
-from tpu_image.customise.session import CustomisationError, Listener, Session, Silent
+from tpu_image.customise.session import CustomisationError, Listener, Session
 from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import open_tree
@@ -70,7 +71,7 @@ SCRIPT = Customisation(scripts=(Script("secret", b"password=1\n"),))
 def test_the_rest_of_a_build_sees_what_was_executed(base: Path, disk: EditedDisk, tmp_path: Path) -> None:
     digest = hashlib.sha256(base.read_bytes()).digest()
     stub = Stub()
-    with executed(disk, SCRIPT, stub, Silent(), folder=tmp_path) as (changed, done):
+    with executed(disk, SCRIPT, stub, Heard(), folder=tmp_path) as (changed, done):
         assert open_tree(changed).read_bytes(STATUS) == NEW
         assert changed.name == disk.name
         assert not list(tmp_path.iterdir()), "the copy has no name"
@@ -88,14 +89,14 @@ def test_the_rest_of_a_build_sees_what_was_executed(base: Path, disk: EditedDisk
 
 
 def test_a_secret_of_a_script_is_on_no_disk(disk: EditedDisk, tmp_path: Path) -> None:
-    with executed(disk, SCRIPT, Stub(), Silent(), folder=tmp_path) as (changed, done):
+    with executed(disk, SCRIPT, Stub(), Heard(), folder=tmp_path) as (changed, done):
         assert "password" not in repr(done)
         assert b"password=1" not in changed.read_at(0, changed.size)
 
 
 def test_files_alone_need_no_copy_and_no_executor(disk: EditedDisk, tmp_path: Path) -> None:
     wanted = Customisation(files=(Placement("/etc/motd", content=b""),))
-    with executed(disk, wanted, Stub(able=False), Silent(), folder=tmp_path) as (changed, done):
+    with executed(disk, wanted, Stub(able=False), Heard(), folder=tmp_path) as (changed, done):
         assert changed is disk
         assert done == Executed()
 
@@ -113,7 +114,7 @@ def test_what_cannot_be_executed_is_said_before_the_disk_is_copied(disk: EditedD
             disk,
             SCRIPT,
             Stub(able=False),
-            Silent(),
+            Heard(),
             folder=tmp_path,
             progress=Told(),
         ),
@@ -125,6 +126,6 @@ def test_what_cannot_be_executed_is_said_before_the_disk_is_copied(disk: EditedD
 def test_an_image_without_apt_is_told_so(disk: EditedDisk, tmp_path: Path) -> None:
     with (
         pytest.raises(CustomisationError, match="need apt-get, which the image does not have"),
-        executed(disk, Customisation(packages=("x",)), Stub(), Silent(), folder=tmp_path),
+        executed(disk, Customisation(packages=("x",)), Stub(), Heard(), folder=tmp_path),
     ):
         pytest.fail("it was executed")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from disk_tools import BytesSource, edit, fill, run, sparse, write_at
+from disk_tools import BytesSource, edit, fill, inode_at, run, sparse, write_at
 from tpu_image.disks.crc32c import crc32c
 from tpu_image.disks.errors import DamagedError, DiskError, UnsupportedError
 from tpu_image.disks.ext4.bitmaps import Bitmaps
@@ -235,9 +235,7 @@ def test_times_beyond_2038_and_before_1970_are_read(plain: Path) -> None:
     edit(plain, "sif /etc/tiny mtime @5000000000", "sif /etc/empty mtime @1234567890")
     tree = open_ext4(plain)
     for path, expected in (("/etc/tiny", 5_000_000_000), ("/etc/empty", 1_234_567_890)):
-        number = tree.inode_number(path)
-        assert number is not None
-        assert tree.filesystem.inode(number).mtime == expected
+        assert inode_at(tree.filesystem, path).mtime == expected
 
 
 def test_crc32c_agrees_with_the_vector_of_its_rfc() -> None:
@@ -298,8 +296,7 @@ def test_a_file_system_larger_than_its_partition_is_damage(plain: Path) -> None:
 def test_a_flipped_bit_is_caught_by_the_checksums(plain: Path) -> None:
     data = bytearray(plain.read_bytes())
     tree = Ext4Tree(Ext4FileSystem(BytesSource(data)))
-    number = tree.inode_number("/etc/tiny")
-    assert number is not None
+    number = inode_at(tree.filesystem, "/etc/tiny").number
     superblock = tree.filesystem.superblock
     table = tree.filesystem.group((number - 1) // superblock.inodes_per_group).inode_table
     inode = table * 1024 + (number - 1) % superblock.inodes_per_group * superblock.inode_size

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import pytest
 
-from disk_tools import BytesSource, edit, fill, run, sparse
+from disk_tools import BytesSource, edit, fill, inode_at, run, sparse
 from mutations import KIB, fuzz
 from tpu_image.disks.errors import DiskError
 from tpu_image.disks.ext4.bitmaps import Bitmaps
@@ -219,12 +219,11 @@ def test_ext4(files: Path, tmp_path: Path, name: str) -> None:
     edit(path, "ea_set /etc/tiny user.note value", "ea_set /etc/os-release security.selinux " + "label" * 60)
     base = path.read_bytes()
     filesystem = Ext4FileSystem(BytesSource(base))
-    tree = Ext4Tree(filesystem)
     table = filesystem.group(0).inode_table * KIB
     size = filesystem.superblock.inode_size
     areas = [(KIB, 264), (KIB, 120), (2 * KIB, 64), (table + size, size)]
     for path_ in ("/etc", "/etc/a", "/etc/tiny", "/etc/os-release", "/scattered", "/short", "/long"):
-        inode = filesystem.inode(tree.inode_number(path_) or 0)
+        inode = inode_at(filesystem, path_)
         areas += [(table + (inode.number - 1) * size, size), (table + (inode.number - 1) * size + 40, 60)]
         if inode.kind is Kind.DIRECTORY:
             areas += [(run_.physical * KIB, 100) for run_ in filesystem.runs(inode)]

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from disk_tools import BytesSource, run, sparse
+from disk_tools import BytesSource, inode_at, run, sparse
 from disk_trees import materialise, owned
 from mutations import KIB, fuzz
 from tpu_image.disks import seal
@@ -135,11 +135,11 @@ def areas_of(data: bytearray) -> Iterator[tuple[int, int]]:
         yield START + block * KIB, 16
         yield START + block * KIB, 128
     for path in ("/", "/etc", "/many", "/etc/secret", "/etc/environment", "/etc/long", "/scattered"):
-        number = files.inode_number(path)  # type: ignore[attr-defined]
-        inode = START + filesystem.inode_offset(number)
+        record = inode_at(filesystem, path)
+        inode = START + filesystem.inode_offset(record.number)
         yield from ((inode, 40), (inode + 26, 10), (inode + 40, 60), (inode + 40, 60), (inode + 100, 28))
         if path in ("/", "/etc", "/many"):
-            for part in filesystem.runs(filesystem.inode(number)):
+            for part in filesystem.runs(record):
                 yield START + part.physical * KIB, 200
 
 

@@ -118,7 +118,7 @@ def test_debians_cloud_image_root_and_efi(workshop: Workshop) -> None:
     assert tree.read_text("/boot/efi/EFI/debian/grub.cfg") == STUB["EFI/debian/grub.cfg"]
     assert tree.read_text("/etc/os-release") == "ID=debian\n"
     assert tree.root.volume.partition is not None
-    assert tree.root.volume.partition.type_name == "Linux root (x86-64)"
+    assert tree.root.volume.partition.type == ROOT_TYPE.lower()
 
 
 def test_ubuntus_server_image_with_a_separate_boot(workshop: Workshop) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpu_image.formats.udev_rules import LINE_LIMIT, Rule, Severity, lint, parse, with_missing_commas
+from tpu_image.formats.udev_lint import Severity, lint, with_missing_commas
+from tpu_image.formats.udev_rules import LINE_LIMIT, Rule, parse
 
 PIECES = st.sampled_from(
     [

@@ -20,6 +20,7 @@ from tpu_image.lab.guest import binding, probe, vfio
 from tpu_image.lab.guest_report import GuestReportBuilder
 from tpu_image.lab.messages import Message
 from tpu_image.lab.payload import Payload, checker_arguments
+from tpu_image.lab.terminal import Terminal
 from tpu_image.trees.memory import File, MemoryTree, Symlink
 from tpu_image.trees.overlay import Overlay
 
@@ -160,8 +161,9 @@ def test_under_software_emulation_systemd_is_more_patient_and_else_as_it_was() -
 
 def test_a_shell_gets_a_login_on_the_console() -> None:
     overlay = Overlay(MemoryTree())
-    payload.write(Payload(Profile(), shell=True), overlay)
+    payload.write(Payload(Profile(), shell=Terminal()), overlay)
     assert "--autologin root" in overlay.read_text(payload.CONSOLE_LOGIN)
+    assert "Ctrl-]" in overlay.read_text(payload.PROFILE)
 
 
 def test_the_checker_inside_gets_the_whole_profile(

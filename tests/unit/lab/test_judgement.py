@@ -37,7 +37,7 @@ def test_of_a_good_boot_everything_passes() -> None:
 @pytest.mark.parametrize(
     ("boot", "name", "message"),
     [
-        (GOOD._replace(expected=("0000:00:0a.0",)), "attached", "does not show 0000:00:0a.0"),
+        (GOOD._replace(expected=("0000:00:0c.0",)), "attached", "does not show 0000:00:0c.0"),
         (guest(devices=(device(steps=(DENIED,)),)), "usable", "08.0: group: open group: Permission denied"),
         (guest(devices=(device(steps=STEPS[:-1]),)), "usable", "not used to the end"),
         (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from tpu_image.lab.result import Outcome
-from tpu_image.lab.session import Ended, Session, Standing
+from tpu_image.lab.session import LEFT, Ended, Session
+from tpu_image.lab.terminal import REPORTED, Screen
+from tpu_image.progress import SILENT, Progress
 
 START = """
 import json, os, select, sys, time
@@ -47,7 +50,7 @@ def guest(session: Session, program: str) -> Iterator[subprocess.Popen[bytes]]:
 def watched(program: str, timeout: float = 30, **settings: Any) -> tuple[Ended, Session]:
     session = Session(timeout, **settings)
     with guest(session, program) as process:
-        return session.watch(process, lambda _: None), session
+        return session.watch(process, SILENT), session
 
 
 def test_a_guest_that_reports_to_the_end_has_reported() -> None:
@@ -140,13 +143,17 @@ def test_a_guest_that_is_kept_goes_on_until_it_switches_off() -> None:
     assert session.seconds >= 1
 
 
-def test_the_observer_is_never_left_alone_for_a_second() -> None:
-    session, seen = Session(3), list[Standing]()
+def test_how_far_it_is_is_told_within_every_second() -> None:
+    session, told = Session(3), [time.monotonic()]
+
+    class Told(Progress):
+        def step(self, stage: str, step: str, line: str = "") -> None:
+            told.append(time.monotonic())
+
     with guest(session, STAY) as process:
-        session.watch(process, seen.append)
-    gaps = [after.seconds - before.seconds for before, after in pairwise(seen)]
-    assert len(gaps) > 4
-    assert max(gaps) < 1
+        session.watch(process, Told())
+    assert len(told) > 5
+    assert max(after - before for before, after in pairwise(told)) < 1
 
 
 def test_every_descriptor_is_closed_in_the_end() -> None:
@@ -155,40 +162,88 @@ def test_every_descriptor_is_closed_in_the_end() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_shell_passes_keys_on_shows_the_console_and_ends_with_its_escape(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    keys, typed = os.pipe()
-    shown: list[bytes] = []
+class Shell:
+    """Takes the terminal's place: has keys typed, keeps what is shown, and may type when it sees something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[bytes, bytes]) -> None:
+        self.keys, self.typed = os.pipe()
+        self.shown = b""
+        self.answers = answers
+        monkeypatch.setattr("tpu_image.lab.terminal.raw_terminal", self.terminal)
+        monkeypatch.setattr("tpu_image.lab.terminal._write", self.show)
 
     @contextmanager
-    def terminal() -> Iterator[int]:
-        yield keys
+    def terminal(self) -> Iterator[int]:
+        yield self.keys
 
-    def show(data: bytes) -> None:
-        shown.append(data)
-        if b"you typed ls" in b"".join(shown):
-            os.write(typed, b"\x1d")
+    def show(self, data: bytes) -> None:
+        self.shown += data
+        for seen in [seen for seen in self.answers if seen in self.shown]:
+            os.write(self.typed, self.answers.pop(seen))
 
-    monkeypatch.setattr("tpu_image.lab.terminal.raw_terminal", terminal)
-    monkeypatch.setattr("tpu_image.lab.terminal.show", show)
-    os.write(typed, b"ls")
-    program = 'say(kind="end")\ntime.sleep(1)\nos.write(console, b"you typed " + os.read(console, 100))'
-    ended, _ = watched(program + STAY, shell=True)
+    def close(self) -> None:
+        for descriptor in (self.keys, self.typed):
+            os.close(descriptor)
+
+
+Typing = Callable[[dict[bytes, bytes]], Shell]
+
+
+@pytest.fixture
+def typing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typing]:
+    """A function that gives a terminal on which keys are typed when something shows."""
+    made: list[Shell] = []
+
+    def typing(answers: dict[bytes, bytes]) -> Shell:
+        made.append(Shell(monkeypatch, answers))
+        return made[-1]
+
+    yield typing
+    for shell in made:
+        shell.close()
+
+
+PROMPT = 'os.write(console, b"Linux version\\n# ")\n'
+
+
+def test_a_shell_passes_keys_on_shows_the_console_and_ends_with_its_escape(typing: Typing) -> None:
+    typing({b"# ": b"l\x03s", b"you typed l\x03s": b"\x1d"})
+    ended, session = watched(
+        PROMPT + 'say(kind="end")\nos.write(console, b"you typed " + os.read(console, 100))' + STAY,
+        shell=True,
+    )
     assert ended == Ended(Outcome.REPORTED)
-    for descriptor in (keys, typed):
-        os.close(descriptor)
+    assert session.console.text == "Linux version\n# you typed l\x03s"
 
 
-def test_a_shell_that_is_left_before_the_report_is_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys, typed = os.pipe()
+def test_a_shell_is_told_of_the_report_and_has_its_prompt_again(typing: Typing) -> None:
+    shell = typing({b"ends it": b"\x1d"})
+    watched(PROMPT + 'time.sleep(0.3)\nsay(kind="end")' + STAY, shell=True)
+    assert shell.shown.endswith(b"\r\x1b[Ktpu-image: " + REPORTED.encode() + b"\r\n# ")
 
-    @contextmanager
-    def terminal() -> Iterator[int]:
-        yield keys
 
-    monkeypatch.setattr("tpu_image.lab.terminal.raw_terminal", terminal)
-    os.write(typed, b"\x1d")
-    assert watched(STAY, shell=True)[0] == Ended(Outcome.DIED, "the session was left")
-    for descriptor in (keys, typed):
-        os.close(descriptor)
+def test_a_shell_that_is_left_before_the_report_is_no_report(typing: Typing) -> None:
+    typing({b"# ": b"\x1d"})
+    assert watched(PROMPT + STAY, shell=True)[0] == Ended(Outcome.LEFT, LEFT)
+
+
+def test_a_shell_whose_terminal_is_gone_ends(typing: Typing) -> None:
+    shell = typing({})
+    os.close(shell.typed)
+    shell.typed = os.open(os.devnull, os.O_WRONLY)
+    assert watched(PROMPT + STAY, shell=True)[0] == Ended(Outcome.LEFT, LEFT)
+
+
+def test_a_shell_has_no_time_limit(typing: Typing) -> None:
+    typing({b"later": b"\x1d"})
+    program = PROMPT + 'time.sleep(2)\nos.write(console, b"later")' + STAY
+    assert watched(program, timeout=1, shell=True)[0].outcome is Outcome.LEFT
+
+
+def test_what_firmware_does_to_a_terminal_is_left_out_however_it_arrives(typing: Typing) -> None:
+    shell, screen = typing({}), Screen()
+    for byte in b"\x1bc\x1b[?7l\x1b[2JSeaBIOS\x1b":
+        screen.show(bytes([byte]), firmware=True)
+    assert shell.shown == b"\x1b[2JSeaBIOS"
+    screen.show(b"c")
+    assert shell.shown == b"\x1b[2JSeaBIOS\x1bc"

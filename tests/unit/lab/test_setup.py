@@ -9,11 +9,14 @@ import pytest
 from tpu_image.lab import qemu
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.setup import command, setup
+from tpu_image.progress import BYTES, Progress
 
 MMDEBSTRAP = r"""#!/bin/sh
 for word; do case $word in */qemu-new-*) root=$word ;; esac; done
 mkdir -p "$root/usr/bin" "$root/usr/lib64"
 echo called >> "$CALLS"
+echo "I: downloading packages with apt..."
+[ "$STATUS" = 0 ] || echo "E: no such suite" >&2
 touch "$root/usr/bin/qemu-system-x86_64"
 cat > "$root/usr/lib64/ld-linux-x86-64.so.2" << END
 #!/bin/sh
@@ -41,6 +44,24 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "calls"
 
 
+class Told(Progress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.lines: list[str] = []
+        self.logged: list[str] = []
+
+    def at(self, stage: str, done: int = 0, total: int = 0, unit: str = BYTES) -> None:
+        self.stages.append(stage)
+
+    def step(self, stage: str, step: str, line: str = "") -> None:
+        self.lines.append(line)
+
+    def log(self, line: str) -> None:
+        self.logged.append(line)
+
+
 def left(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "cache/tpu-image").iterdir()}
 
@@ -50,6 +71,20 @@ def test_it_is_made_once(calls: Path, tmp_path: Path) -> None:
     assert setup().root == qemu.private_root()
     assert calls.read_text() == "called\n"
     assert left(tmp_path) == {"qemu", "qemu.lock"}
+
+
+def test_it_tells_what_it_does_and_what_mmdebstrap_says(calls: Path) -> None:
+    told, verbose = Told(), Told()
+    setup(told)
+    assert told.stages == ["waiting for another setup", "looking for QEMU", "unpacking QEMU", "trying it"]
+    assert told.lines == ["I: downloading packages with apt..."]
+    (announced,) = told.logged
+    assert f"trixie-backports into {qemu.private_root()}, about a minute" in announced
+    (qemu.private_root() / "usr/lib64/ld-linux-x86-64.so.2").unlink()
+    setup(verbose, verbose=True)
+    assert verbose.logged[1:] == told.lines
+    setup(told)
+    assert told.stages[4:] == ["waiting for another setup", "looking for QEMU"]
 
 
 def test_one_that_no_longer_works_is_made_anew(calls: Path) -> None:
@@ -69,7 +104,7 @@ def test_where_mmdebstrap_fails_nothing_is_left(
     calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATUS", "9")
-    with pytest.raises(LabError, match="mmdebstrap failed with status 9"):
+    with pytest.raises(LabError, match="mmdebstrap failed with status 9: no such suite; read its messages"):
         setup()
     assert left(tmp_path) == {"qemu.lock"}
 

@@ -12,10 +12,11 @@ import pytest
 
 from lab_results import GUEST, RESULT, TIMED_OUT, device
 from reports import HOSTILE
-from tpu_image.lab.result import BootResult, BootTask, RunResult
+from tpu_image.lab.result import BootResult, BootTask, Node, Outcome, RunResult
 from tpu_image.report.boot import document, render
 from tpu_image.report.boot_schema import boot_schema
 
+NODE = Node(f"/dev/vfio/{HOSTILE[3]}", 0o666, 0, 0)
 HOSTILE_RESULT = replace(
     RESULT,
     console="\n".join(HOSTILE),
@@ -24,7 +25,7 @@ HOSTILE_RESULT = replace(
         GUEST,
         kernel=HOSTILE[0],
         system=HOSTILE[1],
-        devices=(device(HOSTILE[0], HOSTILE[3])._replace(driver=HOSTILE[0]),),
+        devices=(device()._replace(address=HOSTILE[0], driver=HOSTILE[0], group=HOSTILE[3], nodes=(NODE,)),),
         tasks=(BootTask(HOSTILE[0], HOSTILE[0], HOSTILE[0], HOSTILE[0], None, None),),
         run=(RunResult(HOSTILE[0], 1, "\n".join(HOSTILE)),),
         faults=HOSTILE,
@@ -48,27 +49,33 @@ def test_the_json_holds_the_published_schema(result: BootResult) -> None:
 def test_the_json_says_everything_that_was_found() -> None:
     told = as_json(RESULT)
     assert told["artefact"]["unchanged"] is True
-    assert told["guest"]["devices"][0]["nodes"] == [
-        {"path": "/dev/vfio/5", "mode": 0o666, "uid": 0, "gid": 0}
-    ]
-    assert told["guest"]["devices"][0]["steps"][-1]["name"] == "RESET"
-    assert told["console"].splitlines()[0] == "[ 0.0] Linux version 6.1.0\\r"
+    first = told["guest"]["devices"][0]
+    assert first["nodes"][0] == {"path": "/dev/vfio/4", "mode": 0o666, "uid": 0, "gid": 0}
+    assert [step["name"] for step in first["steps"]][6:8] == ["RESET", "open"]
+    assert told["console"].splitlines()[0] == "SeaBIOS (version 1.16.3-debian)\\r"
     assert told["ok"] is True
 
 
 def test_the_text_says_what_it_ran_on_and_what_came_of_it() -> None:
     text = render(RESULT, "text")
-    assert "QEMU 11.1.3, tcg (this machine has no /dev/kvm), bios, 2 CPUs, 2048 MiB" in text
-    assert "0000:00:08.0 v6e: vfio-pci, /dev/vfio/5 0666, 7 VFIO calls succeeded" in text
-    assert "$ id   (status 0, 0.1 s)\n  uid=0(root)\n" in text
-    assert text.endswith("ok: 1 pass\n")
+    assert "QEMU 11.1.3, tcg (/dev/kvm does not boot a guest), bios, 2 CPUs, 4096 MiB" in text
+    nodes = "/dev/vfio/4 0666, /dev/vfio/devices/vfio0 0666"
+    assert f"0000:00:08.0 v6e: vfio-pci, {nodes}, 9 VFIO calls succeeded" in text
+    assert "jax.devices())'   (status 0, 3.2 s)\n  4 devices\n" in text
+    assert text.endswith("ok: 5 pass, 1 skip\n")
 
 
 def test_the_text_of_a_guest_that_hung_has_the_end_of_its_console() -> None:
     text = render(TIMED_OUT, "text")
-    assert "timed-out after 96 s" in text
-    assert "the end of the console:\n  [ 0.0] Linux version 6.1.0\n" in text
+    assert "timed-out after 84 s" in text
+    assert "the end of the console:\n  [    0.000000] Linux version 6.8.0-1021-gcp\n" in text
     assert "not ok: 1 fail" in text
+
+
+def test_who_left_the_console_is_not_shown_its_end() -> None:
+    text = render(replace(TIMED_OUT, outcome=Outcome.LEFT), "text")
+    assert "left after 84 s" in text
+    assert "Linux version" not in text
 
 
 def test_quiet_says_only_what_needs_attention() -> None:

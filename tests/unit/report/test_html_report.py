@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 
-import boots
 import reports
+from lab_results import PANICKED, RESULT, any_result
 from tpu_image.lab.result import BootResult
 from tpu_image.report import boot_page, elements, html
 from tpu_image.report.model import Report
@@ -153,9 +153,7 @@ FAILED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("result", "expected"), [(boots.passed(), PASSED), (boots.failed(), FAILED)], ids=["good", "bad"]
-)
+@pytest.mark.parametrize(("result", "expected"), [(RESULT, PASSED), (PANICKED, FAILED)], ids=["good", "bad"])
 def test_a_boot_shows_everything_that_is_known(result: BootResult, expected: tuple[str, ...]) -> None:
     page = boot(result)
     assert page.problems == []
@@ -175,13 +173,13 @@ def test_of_a_long_console_the_end_is_shown() -> None:
 
 
 def test_the_page_may_fetch_and_run_nothing() -> None:
-    page = boot_page.render(boots.passed(), ())
+    page = boot_page.render(RESULT, ())
     assert "default-src 'none'" in page
     assert not re.search(r"https?://|url\(|@import|<script|<link|<img", page)
 
 
 @settings(max_examples=50)
-@given(boots.results)
+@given(any_result)
 def test_any_boot_is_a_well_formed_page(result: BootResult) -> None:
     page = boot_page.render(result, ())
     assert Page(page).problems == []
@@ -196,7 +194,7 @@ def test_any_check_is_a_well_formed_page(report: Report) -> None:
 
 
 def test_our_units_stand_in_the_order_in_which_they_started() -> None:
-    page = boot(boots.passed()).text
+    page = boot(RESULT).text
     assert page.index("0.32 s ours: tpu-image-system") < page.index("0.61 s ours: tpu-image-environment")
 
 

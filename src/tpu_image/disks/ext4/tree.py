@@ -92,11 +92,6 @@ class Ext4Tree(Tree):
         except DiskError as error:
             raise NotReadableError(path, error.what) from None
 
-    def inode_number(self, path: str) -> int | None:
-        """Number of the inode at a canonical path; None where nothing is."""
-        inode = self._find(path)
-        return None if inode is None else inode.number
-
     def _find(self, path: str) -> Inode | None:
         parent, _, name = path.rstrip("/").rpartition("/")
         if not name:
