@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tpu_image import cache_folder
+from tpu_image.cache_folder import CacheError
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.qemu import Qemu, in_root, private_root, probe
 
@@ -21,6 +24,7 @@ MIRROR = "http://deb.debian.org/debian"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 PINNED = "qemu* seabios ovmf"
 
+NO_ROOM = "make room there, or name another folder in XDG_CACHE_HOME"
 INSTALL = "install the packages mmdebstrap and debian-archive-keyring"
 
 _PREFERENCES = f"Package: {PINNED}\nPin: release n={BACKPORTS}\nPin-Priority: 600\n"
@@ -37,25 +41,40 @@ def setup(output: int | None = None) -> Qemu:
 
     Raises:
         LabError: it cannot be made; the message says what to install or to do.
+        CacheError: somebody else could write to the cache folder.
     """
-    root = private_root()
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(root.parent / "qemu.lock"):
-        for left in root.parent.glob("qemu-new-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        if root.is_dir():
-            with contextlib.suppress(LabError):
-                return probe(in_root(root))
-            shutil.rmtree(root)
-        new = Path(tempfile.mkdtemp(prefix="qemu-new-", dir=root.parent))
-        try:
-            new.chmod(0o755)  # apt reads in it as another user where it is started by root
-            _unpack(new, output)
-            probe(in_root(new / "root"))
-            (new / "root").replace(root)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+    folder, root = cache_folder.own_folder(), private_root()
+    try:
+        with _locked(folder / "qemu.lock"):
+            for left in folder.glob("qemu-new-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            if root.is_dir():
+                with contextlib.suppress(LabError, CacheError):
+                    cache_folder.require_own(root)
+                    return probe(in_root(root))
+            _remove(root)
+            _make(folder, root, output)
+    except OSError as error:
+        raise LabError(f"{folder}: {error.strerror or error}", NO_ROOM) from None
     return probe(in_root(root))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _make(folder: Path, root: Path, output: int | None) -> None:
+    new = Path(tempfile.mkdtemp(prefix="qemu-new-", dir=folder))
+    try:
+        new.chmod(0o755)  # apt reads in it as another user where it is started by root
+        _unpack(new, output)
+        probe(in_root(new / "root"))
+        (new / "root").replace(root)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -77,7 +96,7 @@ def command(root: Path, preferences: Path) -> list[str]:
         *keyring,
         '--aptopt=APT::Install-Recommends "false"',
         f"--include={','.join(PACKAGES)}",
-        f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && cp \'{preferences}\' "$1/etc/apt/preferences.d/"',
+        f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && cp {shlex.quote(str(preferences))} "$1/etc/apt/preferences.d/"',
         SUITE,
         str(root),
         f"deb {MIRROR} {SUITE} main",

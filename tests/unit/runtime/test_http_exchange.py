@@ -110,7 +110,17 @@ def test_an_answer_that_is_cut_is_never_taken_for_whole(size: int) -> None:
         b"x" * 100_000,
         b"",
     ],
-    ids=["SMTP", "HTTP/2", "two digits", "other digits", "negative", "chunks", "two lengths", "no line", "nothing"],
+    ids=[
+        "SMTP",
+        "HTTP/2",
+        "two digits",
+        "other digits",
+        "negative",
+        "chunks",
+        "two lengths",
+        "no line",
+        "nothing",
+    ],
 )
 def test_what_is_no_answer_of_http_1_0_is_said_to_be_none(content: bytes) -> None:
     with pytest.raises(NotHTTPError):

@@ -135,7 +135,9 @@ def test_an_address_that_says_nothing_leaves_time_for_the_next(monkeypatch: pyte
             one.close()
 
 
-@pytest.mark.parametrize("host", ["no-such-name.invalid", "127.0.0.1:1", "a" * 100, "x:port", "", "a b", f"x:000001{'0' * 5000}"])
+@pytest.mark.parametrize(
+    "host", ["no-such-name.invalid", "127.0.0.1:1", "a" * 100, "x:port", "", "a b", f"x:000001{'0' * 5000}"]
+)
 def test_a_host_that_cannot_be_asked_is_an_error_of_one_line(host: str) -> None:
     with pytest.raises(metadata.TransientError) as failed:
         server(host, seconds=0.2).read(PATH)
