@@ -86,6 +86,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def command(root: Path, preferences: Path) -> list[str]:
     """Say how mmdebstrap(1) unpacks QEMU below a root."""
+    folder = "etc/apt/preferences.d"
     keyring = [f"--keyring={KEYRING}"] if KEYRING.is_file() else []
     return [
         *("setpriv", "--pdeathsig", "TERM", "--", "mmdebstrap"),
@@ -96,7 +97,7 @@ def command(root: Path, preferences: Path) -> list[str]:
         *keyring,
         '--aptopt=APT::Install-Recommends "false"',
         f"--include={','.join(PACKAGES)}",
-        f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && cp {shlex.quote(str(preferences))} "$1/etc/apt/preferences.d/"',
+        f'--setup-hook=mkdir -p "$1/{folder}" && cp {shlex.quote(str(preferences))} "$1/{folder}/"',
         SUITE,
         str(root),
         f"deb {MIRROR} {SUITE} main",

@@ -120,9 +120,9 @@ def _parse(head: bytes) -> tuple[int, dict[str, str]]:
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if colon and headers.setdefault(name.lower(), value.strip()) != value.strip():
-            if name.lower() == "content-length":
-                raise NotHTTPError  # whichever is right, the value would be cut or mixed up with what follows
+        name, value = name.lower(), value.strip()
+        if colon and headers.setdefault(name, value) != value and name == "content-length":
+            raise NotHTTPError  # whichever is right, the value would be cut or mixed up with what follows
     return int(status), headers
 
 

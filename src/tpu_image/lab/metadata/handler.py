@@ -90,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
-        """Bound what the head of a request may take: http.client takes 6 MB for each, and three times as much to read it."""
+        """Bound the head of a request: http.client takes 6 MB of it, and three times as much to read that."""
         super().setup()
         self._lines = _Lines(self.rfile)
         self.rfile = self._lines  # type: ignore[assignment]
