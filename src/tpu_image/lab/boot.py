@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from tpu_image.catalogue.requirement import Profile
+from tpu_image.disks.raw import open_raw
 from tpu_image.hashing import sha256_of
 from tpu_image.lab import accelerator, judgement, machine, metadata_service, payload, qemu, terminal
 from tpu_image.lab.accelerator import Accelerator
@@ -92,6 +93,8 @@ def boot(request: Request, progress: Progress = SILENT) -> BootResult:
         DiskError, TreeError: the image cannot be read, or has no room for what the session needs inside.
         OSError: there is no room for what is made on the way.
     """
+    with open_raw(os.fspath(request.image)) as file:  # a pipe or /dev/zero would have no end
+        size = file.size
     progress.at("looking for QEMU")
     found = qemu.find()
     before = sha256_of(request.image, progress)
@@ -102,9 +105,10 @@ def boot(request: Request, progress: Progress = SILENT) -> BootResult:
         progress.log(f"with KVM: {attempt.ended.reason}; starting anew in software emulation")
         fallback = Accelerator("tcg", "a test guest ran with KVM, and this image's did not")
         attempt = _attempt(request, found, fallback, progress)
-    after = sha256_of(request.image, progress)
-    name = request.name or str(request.image)
-    return _result(request, Artefact(name, request.image.stat().st_size, before, after), attempt)
+    after = ""
+    with contextlib.suppress(OSError):  # it is gone: what came of the boot is worth having all the same
+        after = sha256_of(request.image, progress)
+    return _result(request, Artefact(request.name or str(request.image), size, before, after), attempt)
 
 
 class Attempt(NamedTuple):
@@ -278,7 +282,8 @@ def _result(request: Request, artefact: Artefact, attempt: Attempt) -> BootResul
     session, ended = attempt.session, attempt.ended
     guest = session.guest.build()
     tail = () if ended.outcome is Outcome.REPORTED else tuple(session.console.tail(SHOWN))
-    rests_on = judgement.Boot(guest, expected(request), artefact.unchanged, ended.reason, tail)
+    commands = len(request.run) * request.boots
+    rests_on = judgement.Boot(guest, expected(request), artefact.unchanged, ended.reason, tail, commands)
     return BootResult(
         artefact,
         request.profile,

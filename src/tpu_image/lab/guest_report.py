@@ -28,6 +28,12 @@ FAULTS_LIMIT = 50
 EVIDENCE_LIMIT = 64
 VERDICTS_LIMIT = 200
 OUTPUT_LIMIT = 512 * 1024
+OUTPUTS_LIMIT = 8 * 1024 * 1024
+"""Characters of what one command printed, and all together: every one may become ten in a report."""
+
+CHECKERS = ("user", "root")
+ID_LIMIT = 0xFFFF
+"""Of a PCI id."""
 
 
 class GuestReportBuilder:
@@ -45,6 +51,7 @@ class GuestReportBuilder:
         """Verdicts by whom the checker ran as (``user``, ``root``), then by requirement."""
         self._devices: dict[str, Device] = {}
         self._steps: dict[str, list[ApiStep]] = {}
+        self._room = OUTPUTS_LIMIT
         self._handlers: dict[str, Callable[[Message], None]] = {
             "blame": self._take_blame,
             "check": self._take_check,
@@ -122,10 +129,13 @@ class GuestReportBuilder:
     def _take_device(self, message: Message) -> None:
         if len(self._devices) >= COUNT_LIMIT:
             return
-        ids = [message.whole(name) for name in ("vendor", "device", "subsystem_vendor", "subsystem_device")]
+        ids = [
+            message.count(name, ID_LIMIT)
+            for name in ("vendor", "device", "subsystem_vendor", "subsystem_device")
+        ]
         generation = hardware.identify(ids[0], ids[1], ids[3])
         nodes = tuple(
-            Node(node.text("path"), node.whole("mode"), node.whole("uid"), node.whole("gid"))
+            Node(node.text("path"), node.count("mode"), node.count("uid"), node.count("gid"))
             for node in message.objects("nodes", 8)
         )
         address = message.text("address", 40)
@@ -143,8 +153,11 @@ class GuestReportBuilder:
         )
 
     def _take_step(self, message: Message) -> None:
-        steps = self._steps.setdefault(message.text("address", 40), [])
-        if len(self._steps) > COUNT_LIMIT or len(steps) >= COUNT_LIMIT:
+        address = message.text("address", 40)
+        if address not in self._steps and len(self._steps) >= COUNT_LIMIT:
+            return
+        steps = self._steps.setdefault(address, [])
+        if len(steps) >= COUNT_LIMIT:
             return
         name, interface = message.text("name", 80), message.text("interface", 20)
         steps.append(ApiStep(interface, name, message.flag("ok"), message.text("detail")))
@@ -186,19 +199,27 @@ class GuestReportBuilder:
         self._update(kernel_warnings=message.texts("lines", COUNT_LIMIT))
 
     def _take_run(self, message: Message) -> None:
+        output = message.text("output", OUTPUT_LIMIT)
+        if len(output) > self._room:
+            output = output[: self._room]
+            self.fault("the commands printed more than is kept")
         result = RunResult(
             message.text("command"),
             message.whole_or_none("status"),
-            message.text("output", OUTPUT_LIMIT),
+            output,
             message.number("seconds"),
         )
+        self._room -= len(output)
         self._update(run=(*self.report.run, result)[:COUNT_LIMIT])
 
     def _take_check(self, message: Message) -> None:
         verdicts = [
             verdict_of(each) for each in message.inner("document").objects("verdicts", VERDICTS_LIMIT)
         ]
-        self.verdicts[message.text("who", 20)] = {verdict.requirement: verdict for verdict in verdicts}
+        who = message.text("who", 20)
+        if who not in CHECKERS:
+            raise GuestError(f"nobody runs the checker as {who!r}")
+        self.verdicts[who] = {verdict.requirement: verdict for verdict in verdicts}
 
 
 def cost_of(tasks: Sequence[BootTask], end: float) -> float | None:
@@ -229,7 +250,7 @@ def verdict_of(message: Message) -> Verdict:
     except ValueError:
         raise GuestError("a verdict has no known status") from None
     evidence = tuple(
-        Evidence(each.text("path"), each.whole("line"), each.text("found"), each.text("expected"))
+        Evidence(each.text("path"), each.count("line"), each.text("found"), each.text("expected"))
         for each in message.objects("evidence", EVIDENCE_LIMIT)
     )
     return Verdict(

@@ -37,6 +37,8 @@ class Boot(NamedTuple):
     """Why the guest did not report; empty where it did."""
     console: tuple[str, ...] = ()
     """The last lines of the console."""
+    commands: int = 0
+    """Results of commands that the guest was to report: one for each in each of its boots."""
 
 
 Judge = Callable[["LabRequirement", Boot], Verdict]
@@ -171,12 +173,14 @@ def _units(self: LabRequirement, boot: Boot) -> Verdict:
 
 def _run(self: LabRequirement, boot: Boot) -> Verdict:
     results = boot.guest.run
-    if not results:
+    if not results and not boot.commands:
         return self.skipped("no command was given with --run")
     bad = [result for result in results if result.status != 0]
     if bad:
         ended = "did not end in time" if bad[0].status is None else f"ended with status {bad[0].status}"
         return self.failed(f"{bad[0].command} {ended}")
+    if len(results) < boot.commands:
+        return self.unknown(f"{len(results)} of {boot.commands} results of commands were reported")
     return self.passed(f"{len(results)} commands succeeded")
 
 

@@ -54,6 +54,17 @@ class Message:
             raise GuestError(f"{name} is no number")
         return value
 
+    def count(self, name: str, limit: int = INTEGER_LIMIT - 1) -> int:
+        """Give a whole number from 0 to a limit.
+
+        Raises:
+            GuestError: it is none.
+        """
+        value = self.whole(name)
+        if not 0 <= value <= limit:
+            raise GuestError(f"{name} is not from 0 to {limit}")
+        return value
+
     def whole_or_none(self, name: str) -> int | None:
         """Give a whole number, or None where it is null."""
         return None if self._values.get(name) is None else self.whole(name)

@@ -190,7 +190,7 @@ class RunResult(NamedTuple):
 
 
 class Artefact(NamedTuple):
-    """The image that was booted: its SHA-256 before and after, in hexadecimal; its size in bytes."""
+    """The image that was booted: size in bytes, SHA-256 before and after in hexadecimal, empty once it is gone."""
 
     path: str
     size: int

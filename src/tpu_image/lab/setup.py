@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tpu_image import cache_folder
+from tpu_image.cache_folder import CacheError
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.qemu import Qemu, in_root, private_root, probe
 from tpu_image.parent_death import ends_with_us
@@ -27,6 +30,7 @@ LINE_LIMIT = 4096
 
 PINNED = "qemu* seabios ovmf"
 
+NO_ROOM = "make room there, or name another folder in XDG_CACHE_HOME"
 INSTALL = "install the packages mmdebstrap and debian-archive-keyring"
 
 _PREFERENCES = f"Package: {PINNED}\nPin: release n={BACKPORTS}\nPin-Priority: 600\n"
@@ -44,29 +48,44 @@ def setup(progress: Progress = SILENT, *, verbose: bool = False) -> Qemu:
 
     Raises:
         LabError: it cannot be made; the message says what to install or to do.
+        CacheError: somebody else could write to the cache folder.
     """
-    root = private_root()
-    root.parent.mkdir(parents=True, exist_ok=True)
+    folder, root = cache_folder.own_folder(), private_root()
     progress.at("waiting for another setup")
-    with _locked(root.parent / "qemu.lock"):
-        progress.at("looking for QEMU")
-        for left in root.parent.glob("qemu-new-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        if root.is_dir():
-            with contextlib.suppress(LabError):
-                return probe(in_root(root))
-            shutil.rmtree(root)
-        new = Path(tempfile.mkdtemp(prefix="qemu-new-", dir=root.parent))
-        try:
-            new.chmod(0o755)  # apt reads in it as another user where it is started by root
+    try:
+        with _locked(folder / "qemu.lock"):
+            progress.at("looking for QEMU")
+            for left in folder.glob("qemu-new-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            if root.is_dir():
+                with contextlib.suppress(LabError, CacheError):
+                    cache_folder.require_own(root)
+                    return probe(in_root(root))
+            _remove(root)
             progress.log(f"unpacking QEMU of Debian {BACKPORTS} into {root}, about a minute")
-            _unpack(new, progress, verbose=verbose)
-            progress.at("trying it")
-            probe(in_root(new / "root"))
-            (new / "root").replace(root)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+            _make(folder, root, progress, verbose=verbose)
+    except OSError as error:
+        raise LabError(f"{folder}: {error.strerror or error}", NO_ROOM) from None
     return probe(in_root(root))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _make(folder: Path, root: Path, progress: Progress, *, verbose: bool) -> None:
+    new = Path(tempfile.mkdtemp(prefix="qemu-new-", dir=folder))
+    try:
+        new.chmod(0o755)  # apt reads in it as another user where it is started by root
+        _unpack(new, progress, verbose=verbose)
+        progress.at("trying it")
+        probe(in_root(new / "root"))
+        (new / "root").replace(root)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -78,6 +97,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def command(root: Path, preferences: Path) -> list[str]:
     """Say how mmdebstrap(1) unpacks QEMU below a root."""
+    folder = "etc/apt/preferences.d"
     keyring = [f"--keyring={KEYRING}"] if KEYRING.is_file() else []
     return [
         *ends_with_us("TERM"),  # so that it takes along what it has started
@@ -89,7 +109,7 @@ def command(root: Path, preferences: Path) -> list[str]:
         *keyring,
         '--aptopt=APT::Install-Recommends "false"',
         f"--include={','.join(PACKAGES)}",
-        f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && cp \'{preferences}\' "$1/etc/apt/preferences.d/"',
+        f'--setup-hook=mkdir -p "$1/{folder}" && cp {shlex.quote(str(preferences))} "$1/{folder}/"',
         SUITE,
         str(root),
         f"deb {MIRROR} {SUITE} main",

@@ -22,6 +22,9 @@ TAIL = 15
 """Lines of the console that people are shown where the guest did not report."""
 
 BLAME = 5
+OUTPUT_LINES = 5000
+"""Lines of a command's output that people are shown: its end. All of it is in JSON."""
+
 LINES_LIMIT = 1 << 20
 """Characters of one long text (the console, a command's output) in JSON."""
 
@@ -102,7 +105,11 @@ def _device(device: Device) -> str:
 def _run(run: RunResult) -> Iterator[str]:
     status = "did not end in time" if run.status is None else f"status {run.status}"
     yield f"$ {printable(run.command)}   ({status}, {run.seconds:.1f} s)"
-    for line in run.output.splitlines():
+    lines = run.output.splitlines()
+    left = len(lines) - OUTPUT_LINES
+    if left > 0:
+        yield f"  ({left} earlier lines are left out; --format json has them)"
+    for line in lines[-OUTPUT_LINES:]:
         yield f"  {printable(line)}"
 
 

@@ -25,7 +25,11 @@ def boot_schema() -> dict[str, Any]:
                 "path": TEXT,
                 "size": COUNT | {"description": "Bytes."},
                 "sha256_before": SHA256,
-                "sha256_after": SHA256,
+                "sha256_after": {
+                    "type": "string",
+                    "pattern": "^([0-9a-f]{64})?$",
+                    "description": "Empty where the image could no longer be read.",
+                },
                 "unchanged": FLAG,
             }
         ),

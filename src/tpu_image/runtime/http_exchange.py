@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 HEAD_LIMIT = 64 * 1024
 """Bytes of an answer's status line and headers."""
 
+_EMPTY_LINES = (b"\n\r\n", b"\n\n")
+"""With the end of the line before: the second is what a recipient may take for the first (RFC 9112, section 2.2)."""
+
 _READ_SIZE = 64 * 1024
 _LONGEST_NUMBER = 18
 """Digits of a Content-Length that is believed."""
@@ -97,10 +100,10 @@ class Exchange:
         while len(received) <= HEAD_LIMIT:
             data = self._receive()
             received += data
-            for empty_line in (b"\r\n\r\n", b"\n\n"):
-                head, found, rest = received.partition(empty_line)
-                if found:
-                    return head, rest
+            ends = [(at, len(line)) for line in _EMPTY_LINES if (at := received.find(line)) >= 0]
+            if ends:
+                at, length = min(ends)  # a body may hold the other one, and have come with the head
+                return received[:at], received[at + length :]
             if not data and received.startswith(b"HTTP/1."):
                 raise CutShortError
             if not data:
@@ -117,8 +120,9 @@ def _parse(head: bytes) -> tuple[int, dict[str, str]]:
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if colon:
-            headers.setdefault(name.lower(), value.strip())
+        name, value = name.lower(), value.strip()
+        if colon and headers.setdefault(name, value) != value and name == "content-length":
+            raise NotHTTPError  # whichever is right, the value would be cut or mixed up with what follows
     return int(status), headers
 
 

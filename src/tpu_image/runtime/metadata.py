@@ -179,16 +179,16 @@ class MetadataServer:
 
 
 def _connect(addresses: list[_Address], end: float) -> socket.socket:
-    """Connect to the first of several addresses that takes it.
+    """Connect to the first of several addresses that takes it; one that says nothing leaves their time to the others.
 
     Raises:
         OSError: none does.
     """
     problem = OSError("the name has no address")
-    for family, address in addresses:
+    for place, (family, address) in enumerate(addresses):
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connection.settimeout(remaining(end))
+            connection.settimeout(remaining(end) / (len(addresses) - place))
             connection.connect(address)
         except OSError as error:
             connection.close()
@@ -207,7 +207,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(_PORT)
-    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
+    if not host or not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536):
         raise OSError("it is no HOST or HOST:PORT")
     return host.strip("[]"), int(port)
 

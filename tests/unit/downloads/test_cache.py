@@ -176,6 +176,42 @@ def test_a_cache_that_somebody_else_could_fill_is_refused(
         download("http://host/x", sha256="0" * 64)
 
 
+@pytest.mark.parametrize("name", ["tpu-image", "tpu-image/downloads"])
+def test_a_link_of_somebody_else_is_refused_wherever_it_leads(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    link, true_lstat = own_cache.parent / name, Path.lstat
+    link.parent.mkdir(parents=True)
+    (own_cache.parent / "elsewhere").mkdir()
+    link.symlink_to(own_cache.parent / "elsewhere")
+
+    def another_owns_the_link(path: Path) -> os.stat_result:
+        status = list(true_lstat(path))
+        status[4] = 12345 if path == link else status[4]
+        return os.stat_result(status)
+
+    monkeypatch.setattr(Path, "lstat", another_owns_the_link)
+    with pytest.raises(CacheError, match="somebody else can write to it"):
+        cache.subfolder("downloads")
+
+
+def test_a_folder_whose_names_anybody_can_change_is_no_place_for_a_cache(own_cache: Path) -> None:
+    own_cache.parent.mkdir()
+    own_cache.parent.chmod(0o777)
+    with pytest.raises(CacheError, match="somebody else can write to it"):
+        cache.subfolder("downloads")
+
+
+def test_without_a_home_the_message_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(CacheError, match="no home folder; name a folder of yours in XDG_CACHE_HOME"):
+        cache.subfolder("downloads")
+
+
 def test_a_cache_within_a_folder_for_all_is_ones_own(own_cache: Path) -> None:
     own_cache.parent.mkdir()
     own_cache.parent.chmod(0o1777)

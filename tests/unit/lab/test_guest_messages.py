@@ -82,6 +82,19 @@ def test_verdicts_of_the_checker_are_read() -> None:
         {"kind": "check", "who": "user", "document": []},
         {"kind": "check", "who": "user", "document": {"verdicts": [{**VERDICT, "status": "perfect"}]}},
         {"kind": "failed-units", "units": [1, 2]},
+        {**DEVICE, "vendor": -1},
+        {**DEVICE, "device": 0x10000},
+        {**DEVICE, "nodes": [{"path": "/dev/vfio/5", "mode": -1, "uid": 0, "gid": 0}]},
+        {"kind": "check", "who": "a neighbour", "document": {"verdicts": [VERDICT]}},
+        {
+            "kind": "check",
+            "who": "user",
+            "document": {
+                "verdicts": [
+                    {**VERDICT, "evidence": [{"path": "/", "line": -1, "found": "", "expected": ""}]}
+                ]
+            },
+        },
     ],
 )
 def test_what_is_not_understood_is_a_fault(values: dict[str, Any]) -> None:
@@ -103,6 +116,15 @@ def test_a_flood_of_faults_devices_and_text_is_bounded(monkeypatch: pytest.Monke
     assert len(report.devices[0].steps) <= 10
     assert len(report.devices[0].driver) <= TEXT_LIMIT
     assert COUNT_LIMIT >= 128  # functions of the largest machine
+    assert len(builder._steps) == 10  # devices that never come take no memory either
+
+
+def test_what_commands_print_is_bounded_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest_report, "OUTPUTS_LIMIT", 10)
+    said = {"kind": "run", "command": "yes", "status": 0, "seconds": 1.0, "output": "123456"}
+    report = taken(said, said, said).build()
+    assert [run.output for run in report.run] == ["123456", "1234", ""]
+    assert set(report.faults) == {"the commands printed more than is kept"}
 
 
 def test_lines_are_put_together_from_what_arrives() -> None:

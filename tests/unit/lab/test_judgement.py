@@ -87,6 +87,16 @@ def test_what_was_not_measured_is_unknown() -> None:
     assert unknown == {"kernel-log", "locked-memory"}
 
 
+def test_commands_whose_results_did_not_come_are_unknown() -> None:
+    one = RunResult("true", 0, "")
+    assert lab(GOOD._replace(commands=2))["run"].status is Status.UNKNOWN
+    assert (
+        lab(guest(run=(one,))._replace(commands=2))["run"].message
+        == "1 of 2 results of commands were reported"
+    )
+    assert lab(guest(run=(one, one))._replace(commands=2))["run"].status is Status.PASS
+
+
 def test_failed_units_and_an_unfinished_boot_are_warnings() -> None:
     assert lab(guest(failed_units=("foo.service",)))["units"].status is Status.WARN
     assert lab(guest(settled=False))["units"].status is Status.WARN

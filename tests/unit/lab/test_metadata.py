@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -289,6 +290,31 @@ def test_guest_attributes_are_off_where_they_are_not_enabled() -> None:
 def test_a_guest_cannot_fill_the_memory_with_attributes(server: MetadataServer) -> None:
     assert all(server.state.set_guest_attribute("a", str(number), "x") for number in range(1000))
     assert ask(server, V1 + "instance/guest-attributes/b/c", method="PUT", body="x")[0].status == 503
+    assert ask(server, V1 + "instance/guest-attributes/a/1", method="PUT", body="y")[0].status == 200
+
+
+def test_nor_with_long_ones(server: MetadataServer) -> None:
+    path, long = V1 + "instance/guest-attributes/a/", "x" * (200 * 1024)
+    said = [ask(server, path + key, method="PUT", body=long)[0].status for key in ("1", "2", "3", "1")]
+    assert said == [200, 200, 503, 200]
+
+
+def test_nor_with_headers_that_are_never_read(server: MetadataServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        with contextlib.suppress(ConnectionError):  # it is closed while we send
+            for number in range(90):
+                connection.sendall(b"h%d: %s\r\n" % (number, b"x" * 65000))
+            connection.sendall(b"\r\n")
+            assert not connection.recv(1)
+
+
+def test_each_request_of_a_connection_may_have_long_headers(server: MetadataServer) -> None:
+    connection = http.client.HTTPConnection(server.host, timeout=20)
+    for _ in range(5):
+        connection.request("GET", V1 + "instance/name", headers={**FLAVOR, "X": "x" * 60_000})
+        assert connection.getresponse().read() == b"one"
+    connection.close()
 
 
 def test_every_request_is_in_the_log(server: MetadataServer) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from tpu_image.cache_folder import CacheError
 from tpu_image.lab import qemu
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.setup import command, setup
@@ -131,3 +134,50 @@ def test_packages_are_unpacked_without_being_run() -> None:
     words = command(Path("/new"), Path("/preferences"))
     assert "--variant=extract" in words
     assert "deb http://deb.debian.org/debian trixie-backports main" in words
+
+
+def test_a_path_with_a_quote_is_no_command_of_the_hook() -> None:
+    (hook,) = (word for word in command(Path("/new"), Path("/o'b; x/y")) if word.startswith("--setup-hook="))
+    assert "cp '/o'\"'\"'b; x/y' " in hook
+
+
+def test_a_folder_that_somebody_else_can_write_to_is_not_touched(calls: Path, tmp_path: Path) -> None:
+    precious, folder = tmp_path / "precious", tmp_path / "cache/tpu-image"
+    precious.write_text("precious")
+    folder.mkdir(parents=True)
+    (folder / "qemu.lock").symlink_to(precious)
+    folder.chmod(0o777)
+    with pytest.raises(CacheError, match="somebody else can write to it"):
+        setup()
+    assert precious.read_text() == "precious"
+    assert not calls.exists()
+
+
+@pytest.mark.parametrize("there", ["file", "link", "dead link"])
+def test_what_is_no_folder_of_ours_makes_room_and_what_a_link_leads_to_stays(
+    calls: Path, tmp_path: Path, there: str
+) -> None:
+    kept, root = tmp_path / "kept", qemu.private_root()
+    root.parent.mkdir(parents=True)
+    if there == "file":
+        root.touch()
+    else:
+        root.symlink_to(kept)
+    if there == "link":
+        kept.mkdir()
+        (kept / "file").touch()
+    assert setup().version == "11.1.3"
+    assert not root.is_symlink()
+    assert kept.exists() == (there == "link")
+    assert there != "link" or list(kept.iterdir())
+
+
+def test_without_room_the_message_says_where(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    with pytest.raises(LabError, match=rf"{tmp_path}/cache/tpu-image: No space left on device; make room"):
+        setup()

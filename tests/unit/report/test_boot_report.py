@@ -78,6 +78,13 @@ def test_who_left_the_console_is_not_shown_its_end() -> None:
     assert "Linux version" not in text
 
 
+def test_of_what_a_command_floods_people_are_shown_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpu_image.report.boot.OUTPUT_LINES", 2)
+    flooded = replace(RESULT, guest=replace(GUEST, run=(RunResult("yes", 0, "a\nb\nc\nd\n"),)))
+    assert "\n  (2 earlier lines are left out; --format json has them)\n  c\n  d\n" in render(flooded, "text")
+    assert as_json(flooded)["guest"]["run"][0]["output"] == "a\nb\nc\nd\n"
+
+
 def test_quiet_says_only_what_needs_attention() -> None:
     quiet = replace(RESULT, guest=replace(GUEST, run=()))
     assert render(quiet, "text", quiet=True) == ""

@@ -106,10 +106,21 @@ def test_an_answer_that_is_cut_is_never_taken_for_whole(size: int) -> None:
         b"HTTP/1.1 \xb2\xb2\xb2 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nTYPE\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 2\r\n\r\nTYPE",
         b"x" * 100_000,
         b"",
     ],
-    ids=["SMTP", "HTTP/2", "two digits", "other digits", "negative", "chunks", "no line", "nothing"],
+    ids=[
+        "SMTP",
+        "HTTP/2",
+        "two digits",
+        "other digits",
+        "negative",
+        "chunks",
+        "two lengths",
+        "no line",
+        "nothing",
+    ],
 )
 def test_what_is_no_answer_of_http_1_0_is_said_to_be_none(content: bytes) -> None:
     with pytest.raises(NotHTTPError):
@@ -118,6 +129,14 @@ def test_what_is_no_answer_of_http_1_0_is_said_to_be_none(content: bytes) -> Non
 
 def test_what_follows_the_announced_length_is_not_the_body() -> None:
     assert answered(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTYPE and more")[1] == b"TYPE"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(("newline", "body"), [("\n", b"a\r\n\r\nb"), ("\r\n", b"a\n\nb")])
+def test_an_empty_line_of_the_body_does_not_end_the_head(newline: str, body: bytes, size: int) -> None:
+    content = f"HTTP/1.1 200 OK{newline}ETag: 1{newline}{newline}".encode() + body
+    exchange, received = answered(*(content[at : at + size] for at in range(0, len(content), size)))
+    assert (exchange.headers, received) == ({"etag": "1"}, body)
 
 
 @pytest.mark.parametrize("length", ["", f"Content-Length: {LIMIT + 1}\r\n"])

@@ -121,7 +121,23 @@ def test_a_name_that_resolves_to_several_addresses_is_tried_at_each(monkeypatch:
         assert server("metadata").read(PATH) == b"right"
 
 
-@pytest.mark.parametrize("host", ["no-such-name.invalid", "127.0.0.1:1", "a" * 100, "x:port", "", "a b"])
+def test_an_address_that_says_nothing_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, served({"tpu-env": "right"}) as running:
+        held = [socket.socket() for _ in range(3)]
+        for one in held:  # with its queue full, the kernel answers no more of them
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        silent = (socket.AF_INET, 1, 6, "", full.getsockname())
+        open_one = (socket.AF_INET, 1, 6, "", ("127.0.0.1", running.server_port))
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [silent, open_one])
+        assert server("metadata", seconds=4, attempt_seconds=2).read(PATH) == b"right"
+        for one in held:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    "host", ["no-such-name.invalid", "127.0.0.1:1", "a" * 100, "x:port", "", "a b", f"x:000001{'0' * 5000}"]
+)
 def test_a_host_that_cannot_be_asked_is_an_error_of_one_line(host: str) -> None:
     with pytest.raises(metadata.TransientError) as failed:
         server(host, seconds=0.2).read(PATH)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
 from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from tpu_image.lab.metadata.server import MetadataServer
 
 _GUEST_ATTRIBUTES = ["computeMetadata", "v1", "instance", "guest-attributes"]
+HEAD_LIMIT = 128 * 1024
+"""Bytes of a request's first line and headers."""
+
 _LONGEST_WAIT = 24 * 3600.0
 
 
@@ -59,10 +63,42 @@ Method = Callable[[_Request, "Fault | None"], "Answer | None"]
 """What answers a request under a fault that changes values, or none; it gives None where the server stops meanwhile."""
 
 
+class _Lines:
+    """What a guest sends: so many bytes of it as lines, which request and headers are; a body has its size."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file = file
+        self.room = HEAD_LIMIT
+        self.read, self.close = file.read, file.close
+
+    def readline(self, size: int = -1) -> bytes:
+        """Read a line.
+
+        Raises:
+            ConnectionError: there is no end of them.
+        """
+        line = self._file.readline(size)
+        self.room -= len(line)
+        if self.room < 0:
+            raise ConnectionError("the request does not end")
+        return line
+
+
 class Handler(BaseHTTPRequestHandler):
     """One connection, and the requests on it one after the other."""
 
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        """Bound the head of a request: http.client takes 6 MB of it, and three times as much to read that."""
+        super().setup()
+        self._lines = _Lines(self.rfile)
+        self.rfile = self._lines  # type: ignore[assignment]
+
+    def handle_one_request(self) -> None:
+        """Answer a request, which has the whole room for its head again."""
+        self._lines.room = HEAD_LIMIT
+        super().handle_one_request()
 
     @property
     def metadata(self) -> MetadataServer:

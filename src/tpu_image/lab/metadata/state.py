@@ -15,7 +15,8 @@ ENABLE_GUEST_ATTRIBUTES = "enable-guest-attributes"
 """The attribute, of the instance or the project, that must say TRUE before a guest may write."""
 
 GUEST_ATTRIBUTES_LIMIT = 1000
-"""Keys that a guest may write here, so that it cannot fill the memory."""
+GUEST_ATTRIBUTES_SIZE = 512 * 1024
+"""Keys and characters that a guest may write here, so that it cannot fill the memory: every answer is a copy."""
 
 _TOP = ("computeMetadata", "v1")
 _ATTRIBUTES = (*_TOP, "instance", "attributes")
@@ -76,10 +77,14 @@ class State:
 
     def set_guest_attribute(self, namespace: str, key: str, value: str | None) -> bool:
         """Set what a guest says, or take it away; False where there is no room for it."""
-        if value is not None and len(self.guest_attributes()) >= GUEST_ATTRIBUTES_LIMIT:
-            return False
-        self._replace((*_GUEST_ATTRIBUTES, namespace, key), value)
-        return True
+        with self._changed:
+            others = self.guest_attributes()
+            others.pop(f"{namespace}/{key}", None)
+            size = sum(map(len, others.values())) + len(value or "")
+            if value is not None and (len(others) >= GUEST_ATTRIBUTES_LIMIT or size > GUEST_ATTRIBUTES_SIZE):
+                return False
+            self._replace((*_GUEST_ATTRIBUTES, namespace, key), value)
+            return True
 
     def guest_attributes(self) -> dict[str, str]:
         """Give what the guest has written: ``NAMESPACE/KEY`` and value."""
