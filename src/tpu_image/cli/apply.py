@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ from tpu_image.catalogue.activation import Command
 from tpu_image.catalogue.placed import replaced_scripts
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
-from tpu_image.cli.failures import inside
+from tpu_image.cli.failures import UnusableError, inside
 from tpu_image.cli.failures import report as tell
 from tpu_image.inspection import inspect, is_running_machine, opened
 from tpu_image.output import emit, wants_color
@@ -29,6 +31,7 @@ from tpu_image.trees.overlay import Overlay
 
 @click.command(
     "apply",
+    short_help="Change ROOT so that it meets every requirement, then check it.",
     epilog=options.examples(
         "tpu-image apply /mnt/root --dry-run    what would change, as a diff",
         "tpu-image apply /mnt/root --no-agent   the root of an image",
@@ -79,6 +82,10 @@ def command(
         raise click.UsageError("--force goes with --undo alone")
     if (undo and (agent or remove_agents)) or (agent and remove_agents):
         raise click.UsageError("--undo, --agent and --remove-agents do not go together")
+    if os.path.isfile(root):
+        raise UnusableError(
+            f"{root}: is no directory; of a disk image a new one is made: tpu-image build {shlex.quote(root)} -o OUT"
+        )
     with inside(root):
         if undo:
             return _undo(root, profile, force, quiet)
@@ -160,8 +167,11 @@ def _apply(
 def _undo(root: str, profile: Profile, force: bool, quiet: bool) -> int:
     undone = take_back(root, force=force)
     if not quiet:
-        restored = "".join(f"restore {printable(path)}\n" for path in undone.restored)
-        emit(restored or "nothing to undo\n")
+        lines = [
+            f"{'remove' if path in undone.removed else 'restore'} {printable(path)}\n"
+            for path in undone.restored
+        ]
+        emit("".join(lines) or "nothing to undo\n")
     for kept in undone.kept:
         tell(f"{kept.path}: left as it is: {kept.reason}")
     activated = _activate(root, activation.commands(undone.restored, profile), quiet)

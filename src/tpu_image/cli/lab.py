@@ -17,7 +17,7 @@ def command() -> None:
     """Set up what tpu-image boot needs: a QEMU that can emulate TPUs."""
 
 
-@command.command("setup")
+@command.command("setup", short_help="Unpack a QEMU that is new enough into the cache folder.")
 @click.option("--verbose", is_flag=True, help="Show what mmdebstrap says.")
 @options.debug_option
 def setup(verbose: bool) -> int:
@@ -25,13 +25,14 @@ def setup(verbose: bool) -> int:
     from tpu_image.lab import qemu
     from tpu_image.lab import setup as lab_setup
 
-    tell(f"unpacking QEMU of Debian {lab_setup.BACKPORTS} into {qemu.private_root()}, about a minute")
+    if not qemu.private_root().is_dir():
+        tell(f"unpacking QEMU of Debian {lab_setup.BACKPORTS} into {qemu.private_root()}, about a minute")
     found = lab_setup.setup(sys.stderr.fileno() if verbose else None)
     emit(f"QEMU {found.version}: {found.root}\n")
     return OK
 
 
-@command.command("status")
+@command.command("status", short_help="Say which QEMU is used, and with which accelerator.")
 @options.debug_option
 def status() -> int:
     """Say which QEMU tpu-image boot would use, and with which accelerator."""

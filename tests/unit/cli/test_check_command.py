@@ -27,7 +27,7 @@ def test_a_root_that_lacks_something_is_not(run: Run, root: Path) -> None:
     done = run("check", root)
     assert done.status == 1
     assert "kernel.greeting  no greeting" in done.out
-    assert "remedy: run: tpu-image apply" in done.out
+    assert f"remedy: run: tpu-image apply {root}\n" in done.out
     assert done.out.endswith("not ok: 2 fail, 3 skip\n")
 
 
@@ -160,7 +160,7 @@ def test_a_file_gets_what_standard_output_would(
 
 
 REFUSED = {
-    "missing root": (["check", "MISSING"], "does not exist; give a directory"),
+    "missing root": (["check", "MISSING"], "does not exist; give a disk image, a directory"),
     "file as root": (["check", "FILE"], "is empty; name a disk image"),
     "missing recording": (["check", "ROOT", "--live", "MISSING"], "proc, sys and dev"),
     "unknown generation": (["check", "--tpu", "v9"], "unknown TPU generation 'v9'; give one of v2,"),

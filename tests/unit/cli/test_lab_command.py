@@ -33,9 +33,19 @@ def test_without_a_qemu_the_status_says_what_to_do(run: Run, monkeypatch: pytest
     assert done.err == "tpu-image: qemu-system-x86_64 is not installed; run: tpu-image lab setup\n"
 
 
-def test_setup_says_where_the_qemu_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("there", [False, True])
+def test_setup_says_where_the_qemu_is_and_how_long_it_takes_to_unpack_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: bool
+) -> None:
+    monkeypatch.setattr(qemu, "private_root", lambda: tmp_path if there else tmp_path / "qemu")
     made = Qemu(("qemu",), "11.1.3", Path("/cache/qemu"))
     monkeypatch.setattr("tpu_image.lab.setup.setup", lambda _output: made)
     done = run("lab", "setup")
     assert (done.status, done.out) == (0, "QEMU 11.1.3: /cache/qemu\n")
-    assert "about a minute" in done.err
+    assert ("about a minute" in done.err) is not there
+
+
+def test_without_a_command_the_help_is_shown_as_it_is(run: Run) -> None:
+    done = run("lab")
+    assert (done.status, done.out) == (2, "")
+    assert "\nCommands:\n  setup " in done.err
