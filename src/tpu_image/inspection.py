@@ -15,7 +15,6 @@ from tpu_image.report.model import Report
 from tpu_image.trees.base import Tree, TreeError
 from tpu_image.trees.directory import DirectoryTree
 
-
 DIRECTORY = "a directory, or / for this machine"
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -82,15 +82,19 @@ def command(
         raise click.UsageError("--force goes with --undo alone")
     if (undo and (agent or remove_agents)) or (agent and remove_agents):
         raise click.UsageError("--undo, --agent and --remove-agents do not go together")
-    if os.path.isfile(root):
-        raise UnusableError(
-            f"{root}: is no directory; of a disk image a new one is made: tpu-image build {shlex.quote(root)} -o OUT"
-        )
-    with inside(root):
+    with inside(_directory(root)):
         if undo:
             return _undo(root, profile, force, quiet)
         agents = Agents(agent, agent_runtime or "", remove_agents)
         return _plan_and_apply(root, dry_run, profile, only, agents, quiet, wants_color(color))
+
+
+def _directory(root: str) -> str:
+    if Path(root).is_file():
+        raise UnusableError(
+            f"{root}: is no directory; of a disk image a new one is made: tpu-image build {shlex.quote(root)} -o OUT"
+        )
+    return root
 
 
 class Agents(NamedTuple):

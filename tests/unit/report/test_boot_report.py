@@ -71,6 +71,15 @@ def test_the_text_of_a_guest_that_hung_has_the_end_of_its_console() -> None:
     assert "not ok: 1 fail" in text
 
 
+def test_a_task_that_found_nothing_to_do_is_no_failure() -> None:
+    task = BootTask("tpu-image-system-environment.service", "inactive", "exec-condition", "", 12.4, 12.4)
+    result = replace(RESULT, guest=replace(GUEST, tasks=(task,)))
+    assert "  tpu-image-system-environment.service: nothing to do\n" in render(result, "text")
+    page = render(result, "html")
+    assert "nothing to do" in page
+    assert "exec-condition" not in page
+
+
 def test_quiet_says_only_what_needs_attention() -> None:
     quiet = replace(RESULT, guest=replace(GUEST, run=()))
     assert render(quiet, "text", quiet=True) == ""
