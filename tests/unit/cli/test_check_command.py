@@ -51,6 +51,14 @@ def test_json_follows_the_published_schema(run: Run, root: Path) -> None:
         assert document["ok"] is False
 
 
+def test_a_result_that_could_not_be_written_is_refused_before_the_work(
+    run: Run, good_root: Path, tmp_path: Path
+) -> None:
+    done = run("check", good_root, "-o", tmp_path / "none/report")
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert f"no folder '{tmp_path / 'none'}'; make it first" in done.err
+
+
 def test_json_is_the_same_each_time(run: Run, root: Path) -> None:
     first, second = (run("check", root, "--format", "json").out for _ in range(2))
     assert first == second
@@ -177,7 +185,7 @@ REFUSED = {
     "unknown option": (["check", "--frmat"], "--format"),
     "unknown command": (["chekc"], "did you mean check"),
     "missing specification": (["check", "--spec", "MISSING"], "No such file or directory"),
-    "output into nothing": (["check", "ROOT", "-o", "MISSING/report"], "the result is lost"),
+    "output into nothing": (["check", "ROOT", "-o", "MISSING/report"], "make it first"),
 }
 
 
