@@ -2,15 +2,19 @@
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+COMMAND := $(VENV)/bin/tpu-image
 INSTALLED := $(VENV)/installed
 
-# Python's venv; tools that make a root; tools that the tests hold our claims against.
-PACKAGES := python3-venv \
-	mmdebstrap debian-archive-keyring uidmap \
-	bash bind9-dnsutils chromium cloud-init curl dash e2fsprogs iproute2 libpam-modules patch shellcheck strace systemd systemd-container udev umockdev util-linux \
-	btrfs-progs cryptsetup-bin dosfstools erofs-utils exfatprogs f2fs-tools fdisk gdisk libarchive-tools mtools ntfs-3g \
+# Python's venv, and the tools that make a base and fetch agents; what else a command needs, it names.
+RUN_PACKAGES := python3-venv \
+	mmdebstrap debian-archive-keyring uidmap e2fsprogs fdisk mtools skopeo util-linux
+
+# Tools that the tests hold our claims against.
+PACKAGES := \
+	bash bind9-dnsutils chromium cloud-init curl dash iproute2 libpam-modules patch shellcheck strace systemd systemd-container udev umockdev \
+	btrfs-progs cryptsetup-bin dosfstools erofs-utils exfatprogs f2fs-tools gdisk libarchive-tools ntfs-3g \
 	qemu-utils squashfs-tools xfsprogs xorriso \
-	apache2-utils buildah docker-registry gcc libc6-dev skopeo
+	apache2-utils buildah docker-registry gcc libc6-dev
 
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 WORKERS ?= auto
@@ -19,20 +23,32 @@ WORKERS ?= auto
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+.PHONY: install
+install: run-packages $(COMMAND) ## Install the command in .venv/bin, and the system packages that it uses
+	@echo "installed: $(CURDIR)/$(COMMAND)"
+
 .PHONY: setup
-setup: packages $(INSTALLED) ## Install system packages and the virtual environment
+setup: run-packages packages $(INSTALLED) ## Install all that the tests need besides
+
+.PHONY: run-packages
+run-packages:
+	@tools/install-packages $(RUN_PACKAGES)
 
 .PHONY: packages
 packages:
 	@tools/install-packages $(PACKAGES)
 
-$(INSTALLED): pyproject.toml | packages
+$(COMMAND): pyproject.toml | run-packages
 	test -x $(PYTHON) || "$$(tools/find-python)" -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[zstd]'
+	touch $@
+
+$(INSTALLED): $(COMMAND) | packages
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
 .PHONY: image
-image: setup ## Make a TPU image from packages, check it, and say how to go on
+image: install ## Make a TPU image from packages, check it, and say how to go on
 	@tools/make-image $(PYTHON) build/tpu-debian-12.tar.gz
 
 # Boots come first and one after another: whatever else runs would take their processor.
@@ -72,7 +88,7 @@ check: lint ## Run the linters and the quick tests
 	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real and not lab and not matrix'
 
 .PHONY: zipapp
-zipapp: setup ## Make dist/tpu-image.pyz, the checker as a single file
+zipapp: install ## Make dist/tpu-image.pyz, the checker as a single file
 	$(PYTHON) -m tpu_image.single_file dist/tpu-image.pyz
 	@ls -l dist/tpu-image.pyz
 

@@ -286,7 +286,7 @@ def _refuse_outputs(request: Request) -> None:
         raise DiskError(
             "Compute Engine imports names that end in .tar.gz alone",
             str(output),
-            f"name it {output.name.split('.')[0]}.tar.gz, or choose --format raw",
+            f"name it {output.name.split('.')[0]}.tar.gz, or choose --format raw or qcow2",
         )
     if len({path.resolve() for path in outputs(request)}) < len(outputs(request)):
         raise DiskError("is named for two results", str(output), "give each a name of its own")
@@ -310,7 +310,8 @@ def _refuse_base(request: Request, base: BlockSource) -> None:
 def _disk_size(request: Request, base: BlockSource) -> int:
     if request.size and request.size < base.size:
         raise DiskError(
-            f"is a disk of {base.size} bytes, more than --size gives ({request.size}), and disks only grow",
+            f"is a disk of {base.size / (1 << 30):g} GiB, more than --size gives ({request.size >> 30} GiB),"
+            " and disks only grow",
             str(request.base),
             f"give --size {seal.whole_gib(base.size) >> 30}G or more",
         )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tpu_image import catalogue
 from tpu_image.catalogue import readings
-from tpu_image.catalogue.requirement import Profile
+from tpu_image.catalogue.requirement import BUILD, Profile
 from tpu_image.report.model import Report
 from tpu_image.trees.base import Tree, TreeError
 from tpu_image.trees.directory import DirectoryTree
+
+DIRECTORY = "a directory, or / for this machine"
 
 
 class Target(NamedTuple):
@@ -28,12 +31,13 @@ class Target(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(name: str, live: str | None = None) -> Iterator[Target]:
+def opened(name: str, live: str | None = None, wanted: str = DIRECTORY) -> Iterator[Target]:
     """Open what a user names: ``/`` is the running machine, a directory the root of an image, a file a disk.
 
     Args:
         name: the target.
         live: a directory with a recording of a running machine, in place of the machine itself.
+        wanted: what could have been named, for the refusal of what does not exist.
 
     Raises:
         TreeError: it does not exist or is nothing that can be opened; the reason says what to give.
@@ -50,7 +54,7 @@ def opened(name: str, live: str | None = None) -> Iterator[Target]:
                 raise TreeError(name, "is a disk image, which does not run: leave --live out")
             yield Target(name, open_system(stack.enter_context(open_image(Path(name)))), None)
             return
-        tree = stack.enter_context(_directory(name, "give a directory, or / for this machine"))
+        tree = stack.enter_context(_directory(name, f"give {wanted}"))
         machine: Tree | None = tree if is_running_machine(name) else None
         if live is not None:
             machine = stack.enter_context(_directory(live, "give a directory that holds proc, sys and dev"))
@@ -87,5 +91,16 @@ def inspect(target: Target, profile: Profile, only: Sequence[str] = ()) -> Repor
         UnknownRequirementError: ``only`` or a waiver names a requirement that does not exist.
     """
     verdicts = readings.check(target.tree, profile, live=target.live, only=only)
+    verdicts = [verdict._replace(remedy=_with_target(verdict.remedy, target)) for verdict in verdicts]
     ok = readings.holds(verdicts)
     return Report(target.name, profile, verdicts, ok, catalogue.requirements(), target.root)
+
+
+def _with_target(remedy: str, target: Target) -> str:
+    """Name the target in a command that a remedy gives: ``tpu-image apply`` alone changes this machine."""
+    if not remedy or is_running_machine(target.name):
+        return remedy
+    name = shlex.quote(target.name)
+    if not target.root:
+        return f"{BUILD} {name} -o NEW.tar.gz" if remedy == BUILD else remedy
+    return remedy.replace("tpu-image apply", f"tpu-image apply {name}")

@@ -35,7 +35,10 @@ def emit(text: str, output: Path | None = None) -> None:
     except BrokenPipeError:
         _discard_standard_output()
     except OSError as error:
-        raise OutputError(f"{output or 'standard output'}: {error.strerror}; the result is lost") from error
+        place = output or "standard output"
+        raise OutputError(
+            f"{place}: {error.strerror}; the result is lost, name another place for it"
+        ) from error
 
 
 def wants_color(choice: str) -> bool:

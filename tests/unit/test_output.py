@@ -38,7 +38,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_beside_it(
 
     (tmp_path / "report").write_text("old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(output.OutputError, match="No space left on device; the result is lost"):
+    with pytest.raises(output.OutputError, match="No space left on device; the result is lost, name"):
         output.emit("new", tmp_path / "report")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 

@@ -162,7 +162,7 @@ REFUSED = {
     "size that is none": ("size: big", ["1:7: size is no size; write it such as 20G"]),
     "format": (
         "output: {path: x, format: vmdk}",
-        ["1:27: output.format is 'vmdk'; give gce, raw or qcow2"],
+        ["1:27: output.format is 'vmdk'; give gce, raw, qcow2 or qcow2-zstd"],
     ),
     "output without path": ("output: {format: raw}", ["1:9: output has no path; give one"]),
     "file without path": ("files:\n- {content: x}", ["2:3: item 1 of files has no path; give one"]),

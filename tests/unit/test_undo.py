@@ -123,7 +123,9 @@ def test_the_first_original_is_restored_after_any_applies(
 
 def test_undo_names_what_it_restored_and_a_second_one_has_nothing_to_do(root: Path) -> None:
     plan = change(root, write_everything)
-    assert undo(root) == Undone(tuple(change.path for change in plan.changes), ())
+    removed = frozenset(change.path for change in plan.changes if change.before is None)
+    assert removed
+    assert undo(root) == Undone(tuple(change.path for change in plan.changes), (), removed)
     before = picture(root)
     assert undo(root) == Undone()
     assert picture(root) == before

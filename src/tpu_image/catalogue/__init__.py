@@ -34,13 +34,14 @@ MODULES = (
 
 
 class UnknownRequirementError(LookupError):
-    """No requirement has the id; ``nearest`` lists ids that look like it."""
+    """No requirement has the id; ``nearest`` lists ids, or sections, that look like it."""
 
     def __init__(self, requirement: str) -> None:
         import difflib
 
         ids = [r.id for r in requirements()]
-        self.nearest = tuple(difflib.get_close_matches(requirement, ids, n=3, cutoff=0.4))
+        names = ids if "." in requirement else [*dict.fromkeys(map(section, ids))]
+        self.nearest = tuple(difflib.get_close_matches(requirement.lower(), names, n=3, cutoff=0.6))
         hint = (
             f"did you mean {' or '.join(self.nearest)}?" if self.nearest else "tpu-image explain lists them"
         )

@@ -106,7 +106,10 @@ def _install_command(tree: Tree, commands: dict[str, str]) -> str:
 def _how_to_get_gcloud(tree: Tree) -> str:
     if tree.is_file("/usr/bin/snap"):
         return f"in the image: snap install {SNAP} --classic"
-    return "unpack Google's archive to /usr/lib/google-cloud-sdk and link bin/gcloud to /usr/bin/gcloud"
+    return (
+        "unpack Google's archive to /usr/lib/google-cloud-sdk and link bin/gcloud to /usr/bin/gcloud;"
+        " tpu-image build does it with gcloud: ARCHIVE in the specification"
+    )
 
 
 REQUIREMENTS: tuple[Requirement, ...] = (PythonPresent(), GcloudPresent())

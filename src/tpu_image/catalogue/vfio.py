@@ -168,8 +168,9 @@ class BindScript(Requirement):
         if not running:
             fault = unusable(tree, SCRIPT)
             if fault:
+                found = fault if tree.lstat(SCRIPT) else ""
                 return self.failed(
-                    f"{SCRIPT} {fault}", Evidence(SCRIPT, found=fault, expected="a bind script")
+                    f"{SCRIPT} {fault}", Evidence(SCRIPT, found=found, expected="a bind script")
                 )
             running = {SCRIPT}
         verdicts = [self._judge(tree, profile, path) for path in sorted(running)]

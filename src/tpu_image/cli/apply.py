@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -14,7 +16,7 @@ from tpu_image.catalogue.activation import Command
 from tpu_image.catalogue.placed import replaced_scripts
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
-from tpu_image.cli.failures import inside
+from tpu_image.cli.failures import UnusableError, inside
 from tpu_image.cli.failures import report as tell
 from tpu_image.inspection import inspect, is_running_machine, opened
 from tpu_image.output import emit, wants_color
@@ -29,6 +31,7 @@ from tpu_image.trees.overlay import Overlay
 
 @click.command(
     "apply",
+    short_help="Change ROOT so that it meets every requirement, then check it.",
     epilog=options.examples(
         "tpu-image apply /mnt/root --dry-run    what would change, as a diff",
         "tpu-image apply /mnt/root --no-agent   the root of an image",
@@ -79,11 +82,19 @@ def command(
         raise click.UsageError("--force goes with --undo alone")
     if (undo and (agent or remove_agents)) or (agent and remove_agents):
         raise click.UsageError("--undo, --agent and --remove-agents do not go together")
-    with inside(root):
+    with inside(_directory(root)):
         if undo:
             return _undo(root, profile, force, quiet)
         agents = Agents(agent, agent_runtime or "", remove_agents)
         return _plan_and_apply(root, dry_run, profile, only, agents, quiet, wants_color(color))
+
+
+def _directory(root: str) -> str:
+    if Path(root).is_file():
+        raise UnusableError(
+            f"{root}: is no directory; of a disk image a new one is made: tpu-image build {shlex.quote(root)} -o OUT"
+        )
+    return root
 
 
 class Agents(NamedTuple):
@@ -160,8 +171,11 @@ def _apply(
 def _undo(root: str, profile: Profile, force: bool, quiet: bool) -> int:
     undone = take_back(root, force=force)
     if not quiet:
-        restored = "".join(f"restore {printable(path)}\n" for path in undone.restored)
-        emit(restored or "nothing to undo\n")
+        lines = [
+            f"{'remove' if path in undone.removed else 'restore'} {printable(path)}\n"
+            for path in undone.restored
+        ]
+        emit("".join(lines) or "nothing to undo\n")
     for kept in undone.kept:
         tell(f"{kept.path}: left as it is: {kept.reason}")
     activated = _activate(root, activation.commands(undone.restored, profile), quiet)

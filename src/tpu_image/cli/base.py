@@ -17,7 +17,11 @@ def base_option(context: click.Context, parameter: click.Parameter, value: str |
     if value is None or value in REFERENCES or is_url(value):
         return value
     if Path(value).is_dir():
-        raise click.BadParameter(f"File {value!r} is a directory.", context, parameter)
+        raise click.BadParameter(
+            f"{value!r} is a directory, and a disk image is wanted; to change it where it is: tpu-image apply.",
+            context,
+            parameter,
+        )
     if Path(value).exists():
         return value
     raise click.BadParameter(

@@ -33,10 +33,12 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
 
 @click.command(
     "build",
+    short_help="Turn BASE into a TPU image, checked, in one pass.",
     epilog=options.examples(
-        "tpu-image build base.qcow2 -o tpu.tar.gz --no-agent   for Compute Engine",
-        "tpu-image build base.qcow2 -o tpu.raw --format raw    a plain disk",
-        "tpu-image build debian:trixie -o tpu.tar.gz           a base made here",
+        "tpu-image build base.qcow2 -o tpu.tar.gz              for Compute Engine, with Google's agent",
+        "tpu-image build base.qcow2 -o tpu.qcow2 --no-agent    for QEMU, without",
+        "tpu-image build debian:trixie -o tpu.tar.gz           of a base made here",
+        "tpu-image build --spec tpu-image.yaml                 as a file says",
         "SOURCE_DATE_EPOCH=0 tpu-image build base.raw -o tpu.tar.gz --tpu v6e",
     ),
 )
@@ -53,7 +55,7 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     "form",
     type=click.Choice(FORMATS),
     help="gce: a .tar.gz that Compute Engine imports; raw: a plain sparse disk; qcow2: compressed, for QEMU."
-    "  [default: gce]",
+    "  [default: by OUT's name]",
 )
 @click.option(
     "--size",
@@ -118,7 +120,7 @@ def command(
                 force,
                 _time(),
                 size=wanted.size,
-                sbom=None if sbom is None else path_of(sbom, wanted.output),
+                sbom=None if sbom is None else _bill(sbom, wanted.output),
                 sha256=wanted.sha256,
                 customisation=customisation_of(specification, display),
                 agents=with_specified(agents, specification, display),
@@ -151,6 +153,13 @@ def _gate(request: Request, display: Progress) -> Gate:
     from tpu_image.cli.boot_gate import BootGate
 
     return BootGate(request.profile, request.output, display)
+
+
+def _bill(given: str, image: Path) -> Path:
+    try:
+        return path_of(given, image)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--sbom'") from None
 
 
 def _time() -> int:

@@ -67,6 +67,7 @@ def command(context: click.Context, form: str) -> int | None:
 
 @command.command("list")
 @format_option
+@options.debug_option
 def list_command(form: str) -> int:
     """List what is kept (the default), the longest unused first."""
     return _list(form)
@@ -78,7 +79,7 @@ def _list(form: str) -> int:
     return OK
 
 
-@command.command("clean")
+@command.command("clean", short_help="Remove what is over the limit, old or unfinished, or everything.")
 @click.option("--all", "everything", is_flag=True, help="Remove everything that is not in use.")
 @click.option(
     "--older-than", metavar="AGE", callback=_age, help="Remove what was not used for so long: 12h, 30d, 4w."
@@ -109,7 +110,8 @@ def _clean(everything: bool, older_than: int | None) -> Sequence[Entry]:
     """Remove what the options say; gives what should have gone and stays."""
     if everything or older_than is not None:
         limit = time.time() - (older_than or 0)
-        wanted = [entry for entry in cache.entries() if everything or entry.used < limit]
+        old = (entry for entry in cache.entries() if entry.used < limit and entry.kind != "other")
+        wanted = cache.entries() if everything else list(old)
     else:
         cache.shrink()
         wanted = [entry for entry in cache.entries() if entry.kind == "unfinished"]

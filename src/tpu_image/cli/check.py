@@ -12,18 +12,21 @@ import click
 
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
-from tpu_image.inspection import inspect, opened
+from tpu_image.inspection import DIRECTORY, inspect, opened
 from tpu_image.output import emit, wants_color
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+WANTED = f"a disk image, {DIRECTORY}"
 
 
 @click.command(
     "check",
     epilog=options.examples(
         "tpu-image check                             this machine",
-        "tpu-image check /mnt/root --tpu v6e         the root of an image, for v6e alone",
+        "tpu-image check tpu.tar.gz                  a disk image",
+        "tpu-image check /mnt/root --tpu v6e         the root of one, for v6e alone",
         "tpu-image check --only kernel --only vfio   two sections",
         "tpu-image check . --live recording          with a recorded /proc, /sys and /dev",
         'tpu-image check --waive kernel.idle="power budget"',
@@ -55,10 +58,11 @@ def command(
 ) -> int:
     """Say whether TARGET meets every requirement of a TPU image.
 
-    TARGET is a directory that holds the root of an image, or / (the default): this machine, whose devices,
-    kernel and limits are then looked at too. Nothing is changed.
+    TARGET is a disk image (qcow2, raw, Compute Engine's .tar.gz, VMDK, VHD or VDI), a directory that holds the
+    root of one, or / (the default): this machine, whose devices, kernel and limits are then looked at too.
+    Nothing is changed.
     """
-    with shown(quiet=quiet or not os.path.isfile(target)), opened(target, live) as it:
+    with shown(quiet=quiet or not os.path.isfile(target)), opened(target, live, WANTED) as it:
         report = inspect(it, profile, only)
     colored = wants_color(color) and output is None
     emit(reports.render(report, form, color=colored, quiet=quiet), output)

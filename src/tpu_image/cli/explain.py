@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 _WIDTH = 78
 
+DOCUMENT = "https://docs.cloud.google.com/tpu/docs/custom-os-image"
+"""Google's page "Use a custom OS image"; sources name its sections by the titles of its Italian version."""
+
 
 @click.command(
     "explain",
+    short_help="Say what a requirement is, why, and what apply changes.",
     epilog=options.examples(
         "tpu-image explain                  every requirement, by section",
         "tpu-image explain kernel.iommu     one requirement",
@@ -47,7 +51,7 @@ def command(requirement: str | None, form: str) -> None:
     if form == "json":
         emit(dump(requirements_document(chosen)))
     elif requirement:
-        emit("\n".join(_details(one) for one in chosen))
+        emit("\n".join([*(_details(one) for one in chosen), *_legend(chosen)]))
     else:
         emit("".join(_table(chosen)))
 
@@ -59,6 +63,13 @@ def _table(requirements: Sequence[Requirement]) -> Iterator[str]:
         yield from (f"  {one.id:<{width}}  {one.title}\n" for one in members)
         yield "\n"
     yield "tpu-image explain ID tells more of one.\n"
+
+
+def _legend(requirements: Sequence[Requirement]) -> list[str]:
+    """Say what sources call the document, where one does."""
+    if not any("document" in one.source for one in requirements):
+        return []
+    return [f"document: {DOCUMENT} (titles as in its Italian version, ?hl=it)\n"]
 
 
 def _details(requirement: Requirement) -> str:

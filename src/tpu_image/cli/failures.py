@@ -39,6 +39,9 @@ def explain(error: BaseException) -> int:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         report("interrupted")
         return INTERRUPTED
+    if isinstance(error, click.UsageError) and error.ctx and error.message == error.ctx.get_help():
+        click.echo(error.message, err=True)  # of a group whose command was left out
+        return UNUSABLE
     for line in _lines(error):
         report(line)
     return UNUSABLE

@@ -15,7 +15,7 @@ def command() -> None:
     """Set up what tpu-image boot needs: a QEMU that can emulate TPUs."""
 
 
-@command.command("setup")
+@command.command("setup", short_help="Unpack a QEMU that is new enough into the cache folder.")
 @click.option("--verbose", is_flag=True, help="Show what mmdebstrap says.")
 @progress.option
 @options.debug_option
@@ -29,7 +29,7 @@ def setup(verbose: bool, shown: str) -> int:
     return OK
 
 
-@command.command("status")
+@command.command("status", short_help="Say which QEMU is used, and with which accelerator.")
 @options.debug_option
 def status() -> int:
     """Say which QEMU tpu-image boot would use, and with which accelerator."""

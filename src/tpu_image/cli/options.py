@@ -39,6 +39,25 @@ class HostPath(click.Path):
         return Path(os.fsdecode(super().convert(value, param, ctx)))
 
 
+class ResultPath(HostPath):
+    """A file to write a result to, refused before the work where it could not be written after it."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        """Refuse a folder that is not there, or closed to this user."""
+        path = super().convert(value, param, ctx)
+        folder = path.parent
+        if not folder.is_dir():
+            self.fail(f"there is no folder {str(folder)!r}; make it first", param, ctx)
+        if not path.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            self.fail(f"the folder {str(folder)!r} may not be written to; name another", param, ctx)
+        return path
+
+
 def examples(*lines: str) -> str:
     """Give the end of a command's help: its examples, kept as they are."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
@@ -100,7 +119,7 @@ only_option = click.option(
 output_option = click.option(
     "-o",
     "--output",
-    type=HostPath(dir_okay=False),
+    type=ResultPath(),
     metavar="FILE",
     help="Write the result to FILE, which appears whole or not at all.",
 )

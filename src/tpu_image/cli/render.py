@@ -44,6 +44,7 @@ def command(
 
     FORMAT is shell, a script for a machine or for a root that is entered by chroot, or cloud-config, the
     user-data of a machine that cloud-init sets up. Nothing is changed here.
+    Agents are not in it: build and apply install them.
     """
     if root is None:
         steps = _steps(readings.plan(typical_tree(), profile, only=only), profile)

@@ -17,14 +17,17 @@ from tpu_image.report.json import dump
         "tpu-image schema boot                       of boot --format json",
         "tpu-image schema build                      of the manifest that build writes",
         "tpu-image schema check                      of check --format json",
+        "tpu-image schema progress                   of a line of build --progress json",
         "tpu-image schema spec -o spec.schema.json   of the specification file, for an editor",
     ),
 )
-@click.argument("document", type=click.Choice(["boot", "build", "check", "progress", "spec"]))
+@click.argument(
+    "document", type=click.Choice(["boot", "build", "check", "progress", "spec"]), metavar="DOCUMENT"
+)
 @options.output_option
 @options.debug_option
 def command(document: str, output: Path | None) -> None:
-    """Print the JSON schema (draft 2020-12) of a document."""
+    """Print the JSON schema (draft 2020-12) of DOCUMENT: boot, build, check, progress or spec."""
     if document == "check":
         from tpu_image.report.schema import check_schema
 

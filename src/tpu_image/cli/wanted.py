@@ -58,9 +58,14 @@ class Wanted:
             name,
             of_file.sha256 if of_file else "",
             to,
-            form or (written.format if written and output is None else "gce"),
+            form or (written.format if written and output is None else None) or _form_of(to),
             size or (whole_gib(given.size) if given and given.size else 0),
         )
+
+
+def _form_of(output: Path) -> str:
+    """Take the format from the name, as it is usual; what Compute Engine imports where it says none."""
+    return {".qcow2": "qcow2", ".raw": "raw", ".img": "raw"}.get(output.suffix, "gce")
 
 
 def customisation_of(given: Specification | None, progress: Progress) -> Customisation:

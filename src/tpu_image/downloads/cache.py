@@ -186,7 +186,7 @@ def _entry(path: Path) -> Entry | None:
         known = about(path)
         kind: Kind = "base" if path.parent.name == "bases" else "download"
         return Entry(path, kind, known.origin if known else "", _taken(path), _used(path, status.st_mtime))
-    if path.name in ("bases", "downloads"):
+    if path.name in ("bases", "downloads") or path.suffix == ".lock":
         return None
     return Entry(path, "other", "", _taken(path), status.st_mtime)
 

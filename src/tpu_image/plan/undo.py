@@ -26,6 +26,8 @@ class Undone(NamedTuple):
 
     restored: tuple[str, ...] = ()
     kept: tuple[Kept, ...] = ()
+    removed: frozenset[str] = frozenset()
+    """Those of ``restored`` that had not been there, and are gone again."""
 
 
 def undo(root: str | os.PathLike[str], *, force: bool = False, on_step: OnStep = no_step) -> Undone:
@@ -48,6 +50,7 @@ class _Undo:
         self._journal_file = JournalFile(writer)
         self._journal = self._journal_file.load()
         self._restored: list[str] = []
+        self._removed: set[str] = set()
         self._kept: list[Kept] = []
 
     def run(self) -> Undone:
@@ -57,7 +60,8 @@ class _Undo:
                 self._undo(path, self._journal.records[path])
             self._writer.sync()
             self._finish(self._journal)
-        return Undone(tuple(reversed(self._restored)), tuple(reversed(self._kept)))
+        restored, kept = tuple(reversed(self._restored)), tuple(reversed(self._kept))
+        return Undone(restored, kept, frozenset(self._removed))
 
     def _finish(self, journal: Journal) -> None:
         """Forget what is done; a kept path's record stays, with those of the directories it is in."""
@@ -114,6 +118,8 @@ class _Undo:
     def _restore(self, path: str, original: Snapshot) -> None:
         if original.node is None and not remove_if_empty(self._writer, path):
             return  # a directory in which others have put something
-        if original.node is not None:
+        if original.node is None:
+            self._removed.add(path)
+        else:
             self._writer.restore(path, original)
         self._restored.append(path)

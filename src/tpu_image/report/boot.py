@@ -21,6 +21,9 @@ SCHEMA = "tpu-image/boot/1"
 TAIL = 15
 """Lines of the console that people are shown where the guest did not report."""
 
+NOTHING_TO_DO = "exec-condition"
+"""``Result=`` of a unit whose ExecCondition= said that nothing is to be done (systemd.service(5))."""
+
 BLAME = 5
 OUTPUT_LINES = 5000
 """Lines of a command's output that people are shown: its end. All of it is in JSON."""
@@ -88,7 +91,8 @@ def _machine(result: BootResult) -> Iterator[str]:
         yield f"  {_device(device)}"
     for task in guest.tasks:
         took = "" if task.duration is None else f" in {task.duration:.2f} s"
-        yield f"  {printable(task.unit)}: {printable(task.result)}{took}"
+        ended = "nothing to do" if task.result == NOTHING_TO_DO else printable(task.result) + took
+        yield f"  {printable(task.unit)}: {ended}"
     for slow in times.blame[:BLAME]:
         yield f"  {slow.seconds:6.1f} s {printable(slow.unit)}"
     for fault in guest.faults:

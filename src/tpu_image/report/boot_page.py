@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tpu_image.report import elements
+from tpu_image.report.boot import NOTHING_TO_DO
 from tpu_image.report.elements import bullets, code, folded, section, status, text
 from tpu_image.report.html import banner, counted, verdicts
 from tpu_image.report.timeline import Span, plot, seconds
@@ -56,7 +57,8 @@ def _ending(result: BootResult) -> str:
 
 def _facts(result: BootResult) -> str:
     emulator, artefact, guest = result.emulator, result.artefact, result.guest
-    hardware = f"{emulator.cpus} CPUs, {emulator.memory} MiB, {emulator.firmware.upper()}"
+    processors = "1 CPU" if emulator.cpus == 1 else f"{emulator.cpus} CPUs"
+    hardware = f"{processors}, {emulator.memory} MiB, {emulator.firmware.upper()}"
     digest = code(artefact.sha256_before)
     unchanged = status("pass", "unchanged") if artefact.unchanged else status("fail", "changed by the boot")
     return elements.facts(
@@ -78,7 +80,7 @@ def _timeline(result: BootResult) -> str:
     drawn = plot(spans, "Boot timeline")
     ours = result.guest.times.ours
     share = (
-        f"{100 * ours / result.guest.times.total:.1f} %"
+        f"{100 * ours / result.guest.times.total:.1f}%"
         if ours is not None and result.guest.times.total
         else ""
     )
@@ -155,6 +157,8 @@ def _tasks(tasks: Sequence[BootTask]) -> str:
 
 
 def _task_status(task: BootTask) -> str:
+    if task.result == NOTHING_TO_DO:
+        return status("skip", "nothing to do")
     if task.state == "failed" or task.result not in ("", "success"):
         return status("fail", f"{task.state}: {task.result}")
     return status("pass" if task.started is not None else "unknown", task.state)

@@ -24,7 +24,7 @@ def render(report: Report) -> str:
     )
     return elements.page(
         f"tpu-image: {report.target}",
-        f"<h1>{text(report.target)}</h1>",
+        f"<h1>Check of {text(report.target)}</h1>",
         banner(report.ok, counted(report.verdicts)),
         described,
         verdicts(report.verdicts, report.requirements),

@@ -205,8 +205,9 @@ class OutputSection(ShortSection):
     short = "path"
 
     path: _NewFile = Field(description="The file to write.")
-    format: Literal["gce", "raw", "qcow2"] = Field(
-        default="gce", description="gce: the .tar.gz that Compute Engine imports."
+    format: Literal["gce", "raw", "qcow2", "qcow2-zstd"] | None = Field(
+        default=None,
+        description="gce: the .tar.gz that Compute Engine imports. By default as the name of the file says.",
     )
 
 

@@ -62,6 +62,23 @@ def test_undo_takes_it_back(run: Run, root: Path) -> None:
     assert run("apply", root, "--undo").out == "nothing to undo\n"
 
 
+def test_undo_says_what_it_removes_and_what_it_restores(run: Run, root: Path) -> None:
+    (root / "etc").mkdir()
+    (root / "etc/greeting").write_text("mine\n")
+    run("apply", root)
+    lines = run("apply", root, "--undo").out.splitlines()
+    assert "restore /etc/greeting" in lines
+    assert "remove /etc/udev/rules.d/99-tpu.rules" in lines
+
+
+def test_a_disk_image_is_not_applied_to_and_the_way_is_named(run: Run, tmp_path: Path) -> None:
+    image = tmp_path / "base.qcow2"
+    image.write_bytes(b"QFI")
+    done = run("apply", image)
+    assert (done.status, done.out) == (2, "")
+    assert f"tpu-image build {image} -o OUT" in done.err
+
+
 def test_undo_keeps_what_others_changed_unless_forced(run: Run, root: Path) -> None:
     run("apply", root)
     (root / "etc/greeting").write_text("changed since")

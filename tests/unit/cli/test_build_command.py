@@ -149,8 +149,8 @@ def test_a_requirement_that_fails_writes_nothing_but_by_force(run: Run, base: Pa
     ("name", "message"),
     [
         (
-            "out.img",
-            "out.img: Compute Engine imports names that end in .tar.gz alone; name it out.tar.gz, or",
+            "out.zip",
+            "out.zip: Compute Engine imports names that end in .tar.gz alone; name it out.tar.gz, or",
         ),
         ("none/out.tar.gz", "none: is no folder to write to; make it first"),
     ],
@@ -163,6 +163,21 @@ def test_an_output_that_cannot_be_is_one_line(
     assert message in done.err
     assert len(done.err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "start"), [("out.qcow2", b"QFI\xfb"), ("out.raw", b"\x00" * 4)])
+def test_the_name_says_the_format_where_no_option_does(
+    run: Run, base: Path, tmp_path: Path, name: str, start: bytes
+) -> None:
+    assert run("build", base, "-o", tmp_path / name).status == 0
+    assert (tmp_path / name).read_bytes()[:4] == start
+
+
+def test_a_bill_of_an_unknown_format_is_refused_in_one_line(run: Run, base: Path, tmp_path: Path) -> None:
+    done = run("build", base, "-o", tmp_path / "out.tar.gz", "--sbom", "toy")
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert "'--sbom'" in done.err
+    assert "internal" not in done.err
 
 
 @pytest.mark.parametrize("size", ["2G", "2GiB", "2048M"])

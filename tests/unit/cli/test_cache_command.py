@@ -72,6 +72,18 @@ def test_clean_removes_what_the_options_say(run: Run, options: tuple[str, ...], 
     assert sorted(entry.path.name for entry in cache.entries()) == kept
 
 
+def test_what_the_lab_keeps_goes_when_all_goes_and_its_lock_is_no_entry(run: Run, own_cache: Path) -> None:
+    own_cache.mkdir(parents=True)
+    (own_cache / "qemu.lock").touch()
+    kept = own_cache / "qemu"
+    kept.mkdir()
+    os.utime(kept, (time.time() - 90 * DAY,) * 2)
+    run("cache", "clean", "--older-than", "30d")
+    assert [entry.path for entry in cache.entries()] == [kept]
+    run("cache", "clean", "--all")
+    assert not kept.exists()
+
+
 def test_what_is_over_the_limit_goes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     add("new")
     add("old", days=10)

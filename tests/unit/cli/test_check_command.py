@@ -27,7 +27,7 @@ def test_a_root_that_lacks_something_is_not(run: Run, root: Path) -> None:
     done = run("check", root)
     assert done.status == 1
     assert "kernel.greeting  no greeting" in done.out
-    assert "remedy: run: tpu-image apply" in done.out
+    assert f"remedy: run: tpu-image apply {root}\n" in done.out
     assert done.out.endswith("not ok: 2 fail, 3 skip\n")
 
 
@@ -49,6 +49,14 @@ def test_json_follows_the_published_schema(run: Run, root: Path) -> None:
         Draft202012Validator(check_schema()).validate(document)
         assert document["schema"] == "tpu-image/check/1"
         assert document["ok"] is False
+
+
+def test_a_result_that_could_not_be_written_is_refused_before_the_work(
+    run: Run, good_root: Path, tmp_path: Path
+) -> None:
+    done = run("check", good_root, "-o", tmp_path / "none/report")
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert f"no folder '{tmp_path / 'none'}'; make it first" in done.err
 
 
 def test_json_is_the_same_each_time(run: Run, root: Path) -> None:
@@ -160,7 +168,7 @@ def test_a_file_gets_what_standard_output_would(
 
 
 REFUSED = {
-    "missing root": (["check", "MISSING"], "does not exist; give a directory"),
+    "missing root": (["check", "MISSING"], "does not exist; give a disk image, a directory"),
     "file as root": (["check", "FILE"], "is empty; name a disk image"),
     "missing recording": (["check", "ROOT", "--live", "MISSING"], "proc, sys and dev"),
     "unknown generation": (["check", "--tpu", "v9"], "unknown TPU generation 'v9'; give one of v2,"),
@@ -177,7 +185,7 @@ REFUSED = {
     "unknown option": (["check", "--frmat"], "--format"),
     "unknown command": (["chekc"], "did you mean check"),
     "missing specification": (["check", "--spec", "MISSING"], "No such file or directory"),
-    "output into nothing": (["check", "ROOT", "-o", "MISSING/report"], "the result is lost"),
+    "output into nothing": (["check", "ROOT", "-o", "MISSING/report"], "make it first"),
 }
 
 

@@ -38,3 +38,9 @@ def test_setup_says_where_the_qemu_is(run: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("tpu_image.lab.setup.setup", lambda _progress, verbose: made)
     done = run("lab", "setup")
     assert (done.status, done.out) == (0, "QEMU 11.1.3: /cache/qemu\n")
+
+
+def test_without_a_command_the_help_is_shown_as_it_is(run: Run) -> None:
+    done = run("lab")
+    assert (done.status, done.out) == (2, "")
+    assert "\nCommands:\n  setup " in done.err

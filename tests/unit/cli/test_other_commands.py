@@ -60,6 +60,13 @@ def test_explain_refuses_what_there_is_not(run: Run) -> None:
     assert "did you mean kernel.greeting" in done.err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("kernal", "kernel"), ("kernel.greting", "kernel.greeting"), ("VFIO", "vfio")]
+)
+def test_what_looks_alike_is_offered_sections_for_a_section(run: Run, word: str, meant: str) -> None:
+    assert run("explain", word).err.endswith(f"did you mean {meant}?\n")
+
+
 @pytest.mark.parametrize("document", ["check", "spec"])
 def test_the_schemas_are_schemas(run: Run, document: str) -> None:
     schema = json.loads(run("schema", document).out)

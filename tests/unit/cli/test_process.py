@@ -49,7 +49,8 @@ def test_a_reader_that_leaves_the_help_early_gets_no_traceback() -> None:
 def test_a_full_disk_is_said() -> None:
     done = run_shell('"$@" explain > /dev/full')
     assert done.returncode == 2
-    assert done.stderr == "tpu-image: standard output: No space left on device; the result is lost\n"
+    where = "standard output: No space left on device; the result is lost, name another place for it"
+    assert done.stderr == f"tpu-image: {where}\n"
 
 
 def test_a_closed_standard_output_is_said() -> None:

@@ -85,6 +85,15 @@ def test_of_what_a_command_floods_people_are_shown_the_end(monkeypatch: pytest.M
     assert as_json(flooded)["guest"]["run"][0]["output"] == "a\nb\nc\nd\n"
 
 
+def test_a_task_that_found_nothing_to_do_is_no_failure() -> None:
+    task = BootTask("tpu-image-system-environment.service", "inactive", "exec-condition", "", 12.4, 12.4)
+    result = replace(RESULT, guest=replace(GUEST, tasks=(task,)))
+    assert "  tpu-image-system-environment.service: nothing to do\n" in render(result, "text")
+    page = render(result, "html")
+    assert "nothing to do" in page
+    assert "exec-condition" not in page
+
+
 def test_quiet_says_only_what_needs_attention() -> None:
     quiet = replace(RESULT, guest=replace(GUEST, run=()))
     assert render(quiet, "text", quiet=True) == ""

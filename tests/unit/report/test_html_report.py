@@ -125,7 +125,7 @@ PASSED = (
     "10.3 s host: kernel",
     "52.7 s guest: userspace",
     "0.61 s ours: tpu-image-environment.service",
-    "Our units held the boot up for 0.62 s, 0.9 % of it.",
+    "Our units held the boot up for 0.62 s, 0.9% of it.",
     "21.4 s cloud-init.service",
     "0000:00:0b.0 v6e 1ae0:006f 1ae0:00d1 vfio-pci 7 /dev/vfio/7 0666 0:0",
     "✓ group: 7 of 7 calls succeed",
