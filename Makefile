@@ -73,7 +73,8 @@ boots: setup ## Boot images in QEMU with emulated TPUs: what every change has to
 .PHONY: lab
 lab: setup ## Boot them with everything that the lab can emulate; an hour or more
 	$(PYTHON) -m tpu_image lab setup
-	base=$$(tools/test-base $(PYTHON)) && TPU_IMAGE_TEST_BASE=$$base $(PYTHON) -m pytest -m 'lab or matrix' tests/lab
+	base=$$(tools/test-base $(PYTHON)) && kernel=$$(tools/iommufd-kernel) && \
+		TPU_IMAGE_TEST_BASE=$$base TPU_IMAGE_TEST_KERNEL=$$kernel $(PYTHON) -m pytest -m 'lab or matrix' tests/lab
 
 .PHONY: lint
 lint: setup ## Run the linters and the type checker

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tpu_image.build import Request, build
+from tpu_image.catalogue.requirement import Profile
 from tpu_image.disks.archive import write_raw
 from tpu_image.disks.edited import EditedDisk
 from tpu_image.disks.image import open_image
@@ -73,6 +75,24 @@ def add_kernel_parameters(overlay: Overlay, text: str) -> None:
     """Put words behind every kernel in grub.cfg."""
     config = overlay.read_text(GRUB_CFG)
     overlay.write(GRUB_CFG, re.sub(r"^(\s*linux\s.*?)\s*$", rf"\1 {text}", config, flags=re.M))
+
+
+def add_kernel(overlay: Overlay, kernel: Path) -> None:
+    """Add a kernel that lies in a folder as in an image, and have GRUB boot it without an initramfs."""
+    for path in filter(Path.is_file, kernel.rglob("*")):
+        overlay.write(f"/{path.relative_to(kernel)}", path.read_bytes(), mode=0o644)
+    (image,) = (kernel / "boot").iterdir()
+    config = re.sub(r"^\s*initrd\s.*\n", "", overlay.read_text(GRUB_CFG), flags=re.M)
+    line = rf"\1/boot/{image.name} root=/dev/sda1"
+    overlay.write(GRUB_CFG, re.sub(r"^(\s*linux\s+)\S+ root=\S+", line, config, flags=re.M))
+
+
+def tpu_image_of(base: Path, output: Path) -> Path:
+    """Build a TPU image of a base, as Compute Engine imports it."""
+    waived = {"prerequisites.gcloud": "the base has none"}
+    done = build(Request(base, output, Profile(agent_elsewhere=True, waivers=waived)))
+    assert done.holds
+    return output
 
 
 def by_the_document(overlay: Overlay, scratch: Path) -> None:

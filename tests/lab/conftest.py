@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab_images import by_the_document, edited
-from tpu_image.build import Request, build
+from lab_images import by_the_document, edited, tpu_image_of
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.lab import boot as lab
 from tpu_image.lab import chips, faults, qemu
@@ -51,11 +50,7 @@ def _qemu() -> None:
 @pytest.fixture(scope="session")
 def built(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A TPU image of the base, as Compute Engine imports it."""
-    output = tmp_path_factory.mktemp("built") / "tpu.tar.gz"
-    waived = {"prerequisites.gcloud": "the base has none"}
-    done = build(Request(base, output, Profile(agent_elsewhere=True, waivers=waived)))
-    assert done.holds
-    return output
+    return tpu_image_of(base, tmp_path_factory.mktemp("built") / "tpu.tar.gz")
 
 
 @pytest.fixture(scope="session")
