@@ -29,7 +29,8 @@ def add(name: str, *, days: int = 0, kind: str = "downloads", size: int = 3 << 2
     path = cache.subfolder(kind) / name
     path.write_bytes(os.urandom(size))
     cache.describe(path, cache.About(f"origin of {name}"))
-    os.utime(path, (time.time() - days * DAY,) * 2)
+    for file in (path, cache.about_path(path)):
+        os.utime(file, (time.time() - days * DAY,) * 2)
     return path
 
 
