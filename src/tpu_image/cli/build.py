@@ -127,7 +127,8 @@ def command(
             )
             built = build(request, display, documents, _gate(request, display) if booted else None)
     except CustomisationError as error:
-        for line in (*error.output, error.message):
+        told = () if shown != "none" and not quiet else error.output  # else it was shown when it was said
+        for line in (*told, error.message):
             tell(line)
         return NOT_OK
     except RefusedError as error:
