@@ -12,7 +12,7 @@ import click
 from tpu_image.agents.planning import AgentRequest
 from tpu_image.build import FORMATS, Built, Gate, RefusedError, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
-from tpu_image.cli import NOT_OK, OK, options, progress
+from tpu_image.cli import NOT_OK, OK, UNUSABLE, options, progress
 from tpu_image.cli.base import base_option, complete_base, open_base
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
@@ -130,7 +130,7 @@ def command(
         told = () if shown != "none" and not quiet else error.output  # else it was shown when it was said
         for line in (*told, error.message):
             tell(line)
-        return NOT_OK
+        return UNUSABLE
     except RefusedError as error:
         emit(error.report)
         tell(f"{wanted.output} was not written: {error}")

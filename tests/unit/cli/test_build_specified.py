@@ -126,7 +126,7 @@ def test_what_fails_inside_the_image_is_shown_and_leaves_nothing(
     monkeypatch.setattr("tpu_image.customise.namespace.NamespaceExecutor.execute", fail)
     text = f"base: {base}\noutput: out.tar.gz\nrun: [exit 3]\n"
     done = run("build", "--spec", specification(tmp_path, text), "--no-agent", "--quiet")
-    assert done.status == 1
+    assert done.status == 2
     assert done.err.splitlines() == [
         "tpu-image: one",
         "tpu-image: two",
