@@ -241,7 +241,7 @@ def _with_profile(
     @functools.wraps(function)
     def with_profile(**arguments: Any) -> Any:
         chosen = {name: arguments.pop(name) if name in offered else None for name in _PROFILE_OPTIONS}
-        given = _specified(chosen["spec"]) if chosen["spec"] else None
+        given = _specified(chosen["spec"], files=whole) if chosen["spec"] else None
         if whole:
             arguments["specification"] = given
         return function(profile=make_profile(chosen, given), **arguments)
@@ -283,8 +283,8 @@ def _generations(
     return of_machine
 
 
-def _specified(path: Path) -> Specification:
-    """Read the specification file.
+def _specified(path: Path, *, files: bool) -> Specification:
+    """Read the specification file; ``files``: those that it names have to be there.
 
     Raises:
         UnusableError: something in it is wrong.
@@ -292,6 +292,6 @@ def _specified(path: Path) -> Specification:
     from tpu_image import spec
 
     try:
-        return spec.load(path)
+        return spec.load(path, files=files)
     except spec.SpecificationError as error:
         raise UnusableError(*error.problems) from error
