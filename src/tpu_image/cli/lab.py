@@ -44,8 +44,6 @@ def status() -> int:
     except LabError as error:
         tell(str(error))
         return UNUSABLE
-    if sys.stderr is not None and sys.stderr.isatty():
-        tell("looking for a way to run a guest")
     chosen = accelerator.choose(found)
     where = "on PATH" if str(found.root) == "/" else str(found.root)
     emit(f"QEMU {found.version}: {where}\naccelerator: {chosen.name} ({chosen.reason})\n")
