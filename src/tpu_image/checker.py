@@ -1,7 +1,7 @@
-"""The checker alone, as the single file ``tpu-image.pyz`` that ``make zipapp`` makes: a check, in JSON.
+"""The checker alone, as the single file ``tpu-image.pyz`` that ``make zipapp`` makes: a check.
 
 It needs Python 3.10 or newer and nothing else, so that it can be copied onto a machine and run there. What it
-prints and how it exits is as for ``tpu-image check --format json``.
+prints and how it exits is as for ``tpu-image check --format json``, or with ``--format text`` as for people.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tpu_image.catalogue.requirement import Platform, Profile
 from tpu_image.inspection import inspect, opened
 from tpu_image.output import OutputError, emit
 from tpu_image.report import json
+from tpu_image.report.model import Report
 from tpu_image.report.printable import printable
 from tpu_image.trees.base import TreeError
 
@@ -45,8 +46,16 @@ def _run(options: argparse.Namespace) -> int:
         return OK
     with opened(options.target, options.live) as target:
         report = inspect(target, _profile(options), options.only)
-    emit(json.render(report))
+    emit(_rendered(report, options.format))
     return OK if report.ok else NOT_OK
+
+
+def _rendered(report: Report, form: str) -> str:
+    if form == "json":
+        return json.render(report)
+    from tpu_image.report import text
+
+    return text.render(report)
 
 
 def _refuse(line: str, status: int = UNUSABLE) -> int:
@@ -62,7 +71,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="tpu-image.pyz", description="Check a TPU image or this machine; print JSON.")
+    parser = _Parser(prog="tpu-image.pyz", description="Check the root of a TPU image, or this machine.")
     parser.add_argument("target", nargs="?", default="/", help="root of an image; / (default): this machine")
     parser.add_argument("--live", metavar="DIR", help="recorded /proc, /sys, /dev and /run below DIR")
     parser.add_argument("--platform", type=_word(choices.platform), help="compute-engine (default) or gke")
@@ -74,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     waive.type = _word(choices.waiver)
     only = parser.add_argument("--only", metavar="ID", action="append", default=[])
     only.type = _word(choices.selection)
+    parser.add_argument("--format", choices=["json", "text"], default="json", help="default: json")
     parser.add_argument("--explain", action="store_true", help="print what the requirements are instead")
     parser.add_argument("--version", action="version", version=f"tpu-image {__version__}")
     return parser

@@ -21,6 +21,7 @@ PACKED = (
     "report/json.py",
     "report/model.py",
     "report/printable.py",
+    "report/text.py",
     "runtime",
     "trees",
 )

@@ -97,6 +97,13 @@ def test_it_explains(bare: list[str]) -> None:
     assert [entry["id"] for entry in document["requirements"]] == [r.id for r in catalogue.requirements()]
 
 
+def test_it_tells_people_too(bare: list[str], tmp_path: Path) -> None:
+    done = run(bare, tmp_path, "--format", "text", "--only", "kernel.thp")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "  fail     kernel.thp  " in done.stdout
+    assert done.stdout.endswith("not ok: 1 fail\n")
+
+
 REFUSED = [
     (["/missing"], "/missing: does not exist; give a directory"),
     (["--tpu", "v9"], "unknown TPU generation 'v9'"),

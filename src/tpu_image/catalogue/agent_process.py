@@ -103,7 +103,7 @@ class AgentRuns(Requirement):
             return self.skipped("no TPU device node is there for an agent to serve")
         message = f"TPU device nodes are there, but the {agent.name} does not run: {self.consequence}"
         evidence: tuple[Evidence, ...] = (
-            Evidence(nodes[0], found=f"{len(nodes)} device nodes"),
+            Evidence(nodes[0], found=f"{len(nodes)} device node{'s' if len(nodes) > 1 else ''}"),
             Evidence("/proc", found="no process", expected=agent.program),
         )
         ends = agent_record.exits(tree, agent.program)

@@ -39,13 +39,14 @@ from tpu_image.trees.overlay import Overlay
         "tpu-image apply /mnt/root --undo       as it was before the first apply",
     ),
 )
-@click.argument("root", default="/", metavar="[ROOT]")
+@click.argument("root", default="/", metavar="[ROOT]", shell_complete=options.complete_file)
 @click.option("--dry-run", is_flag=True, help="Only show what would change: a diff with modes and owners.")
 @click.option("--undo", is_flag=True, help="Put back what was there before the first apply.")
 @click.option("--force", is_flag=True, help="With --undo: also what was changed by others since.")
 @click.option(
     "--agent",
     default="",
+    shell_complete=options.complete_file,
     metavar="SOURCE",
     help="Install the vBar agent from REGISTRY/PATH:TAG, an archive, an OCI layout or a folder.",
 )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tpu_image.bases.releases import REFERENCES
+from tpu_image.cli import options
 from tpu_image.progress import Progress
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 def base_option(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -29,6 +34,16 @@ def base_option(context: click.Context, parameter: click.Parameter, value: str |
         context,
         parameter,
     )
+
+
+def complete_base(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a reference, or else a path."""
+    from click.shell_completion import CompletionItem
+
+    references = [CompletionItem(name) for name in REFERENCES if incomplete and name.startswith(incomplete)]
+    return references or options.complete_file(context, parameter, incomplete)
 
 
 def open_base(value: str, progress: Progress, sha256: str = "") -> Path:

@@ -12,8 +12,8 @@ import click
 from tpu_image.agents.planning import AgentRequest
 from tpu_image.build import FORMATS, Built, Gate, RefusedError, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
-from tpu_image.cli import NOT_OK, OK, options, progress
-from tpu_image.cli.base import base_option, open_base
+from tpu_image.cli import NOT_OK, OK, UNUSABLE, options, progress
+from tpu_image.cli.base import base_option, complete_base, open_base
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
 from tpu_image.cli.wanted import Wanted, agent_options, customisation_of, with_specified
@@ -42,7 +42,7 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
         "SOURCE_DATE_EPOCH=0 tpu-image build base.raw -o tpu.tar.gz --tpu v6e",
     ),
 )
-@click.argument("base", metavar="[BASE]", required=False, callback=base_option)
+@click.argument("base", metavar="[BASE]", required=False, callback=base_option, shell_complete=complete_base)
 @click.option(
     "-o",
     "--output",
@@ -127,9 +127,10 @@ def command(
             )
             built = build(request, display, documents, _gate(request, display) if booted else None)
     except CustomisationError as error:
-        for line in (*error.output, error.message):
+        told = () if shown != "none" and not quiet else error.output  # else it was shown when it was said
+        for line in (*told, error.message):
             tell(line)
-        return NOT_OK
+        return UNUSABLE
     except RefusedError as error:
         emit(error.report)
         tell(f"{wanted.output} was not written: {error}")

@@ -33,10 +33,11 @@ WANTED = f"a disk image, {DIRECTORY}"
         "tpu-image check . --format sarif -o tpu-image.sarif",
     ),
 )
-@click.argument("target", default="/", metavar="[TARGET]")
+@click.argument("target", default="/", metavar="[TARGET]", shell_complete=options.complete_file)
 @click.option(
     "--live",
     metavar="DIR",
+    shell_complete=options.complete_file,
     help="Take the running machine's /proc, /sys, /dev and /run from below DIR.",
 )
 @options.profile_options

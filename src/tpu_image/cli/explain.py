@@ -32,7 +32,7 @@ DOCUMENT = "https://docs.cloud.google.com/tpu/docs/custom-os-image"
         "tpu-image explain --format json",
     ),
 )
-@click.argument("requirement", required=False, shell_complete=options.complete_requirement)
+@click.argument("requirement", required=False, shell_complete=options.complete_selection)
 @click.option(
     "--format",
     "form",

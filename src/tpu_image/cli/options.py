@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tpu_image import catalogue
-from tpu_image.catalogue import choices
+from tpu_image.catalogue import choices, hardware
 from tpu_image.catalogue.hardware import Generation, MachineType
 from tpu_image.catalogue.requirement import Platform, Profile
+from tpu_image.catalogue.sections import section
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.settings import Settings
 
@@ -93,6 +94,40 @@ def complete_requirement(
     ]
 
 
+def complete_selection(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a section, or the id of a requirement."""
+    from click.shell_completion import CompletionItem
+
+    sections = dict.fromkeys(section(requirement.id) for requirement in catalogue.requirements())
+    return [
+        *(CompletionItem(name) for name in sections if name.startswith(incomplete)),
+        *complete_requirement(context, parameter, incomplete),
+    ]
+
+
+def complete_file(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Have the shell complete a path."""
+    from click.shell_completion import CompletionItem
+
+    del context, parameter
+    return [CompletionItem(incomplete, type="file")]
+
+
+def completing(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Make a completion of the last of names that commas separate."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        del context, parameter
+        before, comma, word = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names if name.startswith(word)]
+
+    return complete
+
+
 def reading(read: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Make a callback that reads the value, or each value, of an option and names the option in a refusal."""
 
@@ -112,7 +147,7 @@ only_option = click.option(
     metavar="ID",
     multiple=True,
     callback=reading(choices.selection),
-    shell_complete=complete_requirement,
+    shell_complete=complete_selection,
     help="Only this requirement, or section such as 'kernel'. May be repeated.",
 )
 
@@ -147,12 +182,14 @@ _PROFILE_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--tpu",
         metavar="LIST",
         callback=reading(choices.generations),
+        shell_complete=completing([generation.name for generation in hardware.GENERATIONS]),
         help="TPU generations, separated by commas.  [default: v5p,v6e,tpu7x]",
     ),
     "machine": click.option(
         "--machine",
         metavar="TYPE",
         callback=reading(choices.machine_type),
+        shell_complete=completing([machine.name for machine in hardware.MACHINE_TYPES]),
         help="A machine type, such as ct6e-standard-4t, in place of --tpu.",
     ),
     "telemetry": click.option(
@@ -204,7 +241,7 @@ def _with_profile(
     @functools.wraps(function)
     def with_profile(**arguments: Any) -> Any:
         chosen = {name: arguments.pop(name) if name in offered else None for name in _PROFILE_OPTIONS}
-        given = _specified(chosen["spec"]) if chosen["spec"] else None
+        given = _specified(chosen["spec"], files=whole) if chosen["spec"] else None
         if whole:
             arguments["specification"] = given
         return function(profile=make_profile(chosen, given), **arguments)
@@ -246,8 +283,8 @@ def _generations(
     return of_machine
 
 
-def _specified(path: Path) -> Specification:
-    """Read the specification file.
+def _specified(path: Path, *, files: bool) -> Specification:
+    """Read the specification file; ``files``: those that it names have to be there.
 
     Raises:
         UnusableError: something in it is wrong.
@@ -255,6 +292,6 @@ def _specified(path: Path) -> Specification:
     from tpu_image import spec
 
     try:
-        return spec.load(path)
+        return spec.load(path, files=files)
     except spec.SpecificationError as error:
         raise UnusableError(*error.problems) from error

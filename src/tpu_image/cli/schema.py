@@ -13,6 +13,7 @@ from tpu_image.report.json import dump
 
 @click.command(
     "schema",
+    short_help="Print the JSON schema of what is printed or read.",
     epilog=options.examples(
         "tpu-image schema boot                       of boot --format json",
         "tpu-image schema build                      of the manifest that build writes",

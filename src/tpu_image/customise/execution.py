@@ -84,7 +84,7 @@ def executed(
     _refuse(before, customisation)
     disk.discard(free_ranges(disk, before))
     with _scratch_file(folder) as scratch:
-        write_raw(disk, scratch, progress=progress, stage="copying")
+        write_raw(disk, scratch, progress=progress, stage="copying", hashed=False)
         scratch.flush()
         packages = packages_of(before)
         executor.execute(scratch, session_of(customisation), listener)

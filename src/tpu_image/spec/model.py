@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -247,9 +248,9 @@ class RunSection(ShortSection):
     name: str = Field(default="", description="What messages and the manifest call it.")
 
     @model_validator(mode="after")
-    def _has_one_text(self) -> RunSection:
+    def _has_one_text(self, info: ValidationInfo) -> RunSection:
         _require_one(self, "script", "file")
-        if not self.content.strip():
+        if words.files_are_wanted(info) and not self.content.strip():
             raise UnfitError("is an empty script; write what it is to do, or leave it out")
         return self
 

@@ -35,8 +35,12 @@ class SpecificationError(Exception):
         self.problems = list(problems)
 
 
-def load(path: Path) -> Specification:
+def load(path: Path, *, files: bool = True) -> Specification:
     """Read a specification file; paths in it count from its folder.
+
+    Args:
+        path: the file.
+        files: whether what it names has to be there, as a build needs it; a check takes the profile alone.
 
     Raises:
         SpecificationError: it cannot be read, is no YAML, or holds something that is not allowed.
@@ -48,16 +52,17 @@ def load(path: Path) -> Specification:
         raise SpecificationError([f"{path}: {error.strerror}; give a specification file"]) from error
     if len(data) > SIZE_LIMIT:
         raise SpecificationError([f"{path}: larger than {SIZE_LIMIT} bytes; give a specification file"])
-    return parse(data, str(path), path.parent)
+    return parse(data, str(path), path.parent, files=files)
 
 
-def parse(data: bytes, name: str, folder: Path | None = None) -> Specification:
+def parse(data: bytes, name: str, folder: Path | None = None, *, files: bool = True) -> Specification:
     """Read the bytes of a specification.
 
     Args:
         data: the file.
         name: stands before each problem.
         folder: what paths in it count from; the current one by default.
+        files: as for :func:`load`.
 
     Raises:
         SpecificationError: as :func:`load`.
@@ -65,7 +70,7 @@ def parse(data: bytes, name: str, folder: Path | None = None) -> Specification:
     document = _document(data, name)
     try:
         return Specification.model_validate(
-            {} if document is None else document, context={"folder": folder or Path()}
+            {} if document is None else document, context={"folder": folder or Path(), "files": files}
         )
     except ValidationError as error:
         problems = sorted(problem_of(document, details) for details in error.errors())

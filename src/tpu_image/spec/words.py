@@ -111,7 +111,7 @@ def existing_folder(text: Any, info: ValidationInfo) -> Any:
 
 def _existing(text: Any, info: ValidationInfo, what: str, is_there: Any) -> Any:
     path = own_path(text, info)
-    if not isinstance(path, Path):
+    if not isinstance(path, Path) or not files_are_wanted(info):
         return path
     try:
         found = is_there(path)
@@ -122,8 +122,15 @@ def _existing(text: Any, info: ValidationInfo, what: str, is_there: Any) -> Any:
     return path
 
 
-def small_file(path: Path) -> Path:
+def files_are_wanted(info: ValidationInfo) -> bool:
+    """Whether the files that are named have to be there: for a build, and not for a check."""
+    return bool((info.context or {}).get("files", True))
+
+
+def small_file(path: Path, info: ValidationInfo) -> Path:
     """Accept a file that can be read and is no longer than scripts and lists are."""
+    if not files_are_wanted(info):
+        return path
     try:
         with path.open("rb") as file:
             length = len(file.read(CONTENT_LIMIT + 1))

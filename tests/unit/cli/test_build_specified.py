@@ -17,7 +17,7 @@ from cli_types import Run
 from tpu_image import catalogue
 from tpu_image.catalogue.vbar_agent import VbarAgent
 from tpu_image.customise.execution import Executed
-from tpu_image.customise.session import CustomisationError
+from tpu_image.customise.session import CustomisationError, Listener
 from tpu_image.disks.image import open_image
 from tpu_image.disks.objections import open_system
 
@@ -126,13 +126,43 @@ def test_what_fails_inside_the_image_is_shown_and_leaves_nothing(
     monkeypatch.setattr("tpu_image.customise.namespace.NamespaceExecutor.execute", fail)
     text = f"base: {base}\noutput: out.tar.gz\nrun: [exit 3]\n"
     done = run("build", "--spec", specification(tmp_path, text), "--no-agent", "--quiet")
-    assert done.status == 1
+    assert done.status == 2
     assert done.err.splitlines() == [
         "tpu-image: one",
         "tpu-image: two",
         "tpu-image: run: script 1 ended with status 3",
     ]
     assert not list(tmp_path.glob("out*"))
+
+
+def test_what_a_program_said_is_shown_once(
+    run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_self: object, _disk: object, _session: object, listener: Listener) -> None:
+        listener.line("one")
+        raise CustomisationError("run: script 1 ended with status 3", ["one"])
+
+    monkeypatch.setattr("tpu_image.customise.namespace.NamespaceExecutor.execute", fail)
+    text = f"base: {base}\noutput: out.tar.gz\nrun: [exit 3]\n"
+    for options in ([], ["--progress", "none"]):
+        done = run("build", "--spec", specification(tmp_path, text), "--no-agent", *options)
+        assert done.err.count("one") == 1
+
+
+def test_the_copy_that_programs_run_in_is_not_hashed(
+    run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hashed(*_: object) -> None:
+        raise AssertionError
+
+    def fail(*_: object, **__: object) -> None:
+        raise CustomisationError("the copy was made")
+
+    monkeypatch.setattr("tpu_image.disks.archive._hash_zeros", hashed)
+    monkeypatch.setattr("tpu_image.customise.namespace.NamespaceExecutor.execute", fail)
+    text = f"base: {base}\noutput: out.tar.gz\nrun: ['true']\n"
+    done = run("build", "--spec", specification(tmp_path, text), "--no-agent")
+    assert done.err.endswith("the copy was made\n")
 
 
 def test_an_agent_from_an_archive_is_put_in_and_holds(run: Run, base: Path, tmp_path: Path) -> None:

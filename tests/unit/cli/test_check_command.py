@@ -59,6 +59,18 @@ def test_a_result_that_could_not_be_written_is_refused_before_the_work(
     assert f"no folder '{tmp_path / 'none'}'; make it first" in done.err
 
 
+def test_a_check_needs_no_file_that_a_build_would(run: Run, good_root: Path, tmp_path: Path) -> None:
+    specification = tmp_path / "tpu-image.yaml"
+    specification.write_text(
+        "base: gone.qcow2\nfiles: [{path: /x, source: gone}]\nrun: [{file: gone.sh}]\nwaive: {vfio.rule: later}\n"
+    )
+    done = run("check", good_root, "--spec", specification)
+    assert (done.status, done.err) == (0, "")
+    assert "waived: later" in done.out
+    refused = run("build", "--spec", specification, "-o", tmp_path / "out.raw")
+    assert (refused.status, len(refused.err.splitlines())) == (2, 3)
+
+
 def test_json_is_the_same_each_time(run: Run, root: Path) -> None:
     first, second = (run("check", root, "--format", "json").out for _ in range(2))
     assert first == second

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from click.shell_completion import BashComplete
 from jsonschema import Draft202012Validator
 
 from cli_types import Run
 from tpu_image import __version__
-from tpu_image.cli.group import COMMANDS
+from tpu_image.cli.group import COMMANDS, tpu_image
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -75,8 +76,19 @@ def test_the_schemas_are_schemas(run: Run, document: str) -> None:
     assert schema["$id"] == f"urn:tpu-image:{document}:1"
 
 
-def test_the_shell_completes_requirements() -> None:
-    from tpu_image.cli.options import complete_requirement
+COMPLETED = {
+    "sections and requirements": ("explain machine", ["machine", "machine.kernel", "machine.thp"]),
+    "one of a list": ("check --tpu v5p,v6", ["v5p,v6e"]),
+    "machine types": ("check --machine ct6e-standard-1", ["ct6e-standard-1t"]),
+    "what is checked": ("check ./im", ["./im as a file"]),
+    "bases": ("build debian:tr", ["debian:trixie"]),
+    "files of bases": ("build ./im", ["./im as a file"]),
+}
 
-    completed = complete_requirement(None, None, "machine.")  # type: ignore[arg-type]
-    assert [item.value for item in completed] == ["machine.kernel", "machine.thp"]
+
+@pytest.mark.parametrize(("line", "expected"), COMPLETED.values(), ids=COMPLETED)
+def test_the_shell_completes(line: str, expected: list[str]) -> None:
+    *words, last = line.split()
+    completed = BashComplete(tpu_image, {}, "tpu-image", "_TPU_IMAGE_COMPLETE").get_completions(words, last)
+    shown = [item.value if item.type == "plain" else f"{item.value} as a {item.type}" for item in completed]
+    assert shown == expected
