@@ -18,6 +18,30 @@ class OutputError(Exception):
     """A result cannot be written: one line says where, and why."""
 
 
+def require_place(*outputs: Path | None, keep: str | os.PathLike[str]) -> None:
+    """Refuse, before long work, a place that its result could not be written to later; None: standard output.
+
+    Args:
+        outputs: where results are to go.
+        keep: what the results are about, which none may replace.
+
+    Raises:
+        OutputError: it is closed, there is no such folder, it may not be written to, or it is ``keep``.
+    """
+    for output in outputs:
+        if output is None:
+            if sys.stdout is None:
+                raise OutputError("standard output is closed; give a file with -o")
+            continue
+        folder = output.resolve().parent
+        if not folder.is_dir():
+            raise OutputError(f"{output}: there is no folder {folder}; make it")
+        if not os.access(output if output.exists() else folder, os.W_OK):
+            raise OutputError(f"{output}: may not be written; name another file")
+        if output.exists() and os.path.exists(keep) and os.path.samefile(output, keep):
+            raise OutputError(f"{output}: the result would replace what it is about; name another file")
+
+
 def emit(text: str, output: Path | None = None) -> None:
     """Write a result to standard output or to a file.
 

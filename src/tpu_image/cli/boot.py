@@ -23,7 +23,7 @@ from tpu_image.lab.metadata import faults as metadata_faults
 from tpu_image.lab.metadata import settings
 from tpu_image.lab.result import BootResult, Outcome
 from tpu_image.lab.session import Observer, Standing
-from tpu_image.output import emit, wants_color
+from tpu_image.output import emit, require_place, wants_color
 from tpu_image.report.boot import render
 from tpu_image.report.printable import printable
 
@@ -151,6 +151,7 @@ def command(
     IMAGE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read: the guest gets a throw-away
     overlay. Neither a TPU nor root is needed; where KVM does not work a boot takes some minutes.
     """
+    require_place(output, *([html] if html else []), keep=image)
     wanted = _chips(asked, machine)
     request = Request(
         image,

@@ -26,6 +26,8 @@ TICK = 0.25
 GRACE = 1.0
 """Seconds that a guest which has ended may still write to its console."""
 
+FULL = "there is no room for what the guest writes to its disk: set TMPDIR to a folder with more"
+
 LOG_KEPT = 16 * 1024
 """Bytes of what QEMU itself says that are kept: the end."""
 
@@ -176,6 +178,8 @@ class Session:
     def _take_monitor(self, data: bytes) -> None:
         try:
             for name, values in self._monitor.feed(data):
+                if name == "BLOCK_IO_ERROR" and values.get("nospace") is True:
+                    self._end(Outcome.DIED, FULL)  # QEMU stops the guest, and waits for room
                 self._take_event(name, values.get("reason"), values.get("desc"))
         except QmpError as error:
             self._end(Outcome.DIED, str(error))

@@ -104,6 +104,11 @@ def test_a_report_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ended == Ended(Outcome.DIED, "the guest's report does not end")
 
 
+def test_a_guest_that_fills_the_disk_of_its_host_has_ended_for_that() -> None:
+    ended, _ = watched('event("BLOCK_IO_ERROR", operation="write", action="stop", nospace=True)' + STAY)
+    assert (ended.outcome, "no room for what the guest writes" in ended.reason) == (Outcome.DIED, True)
+
+
 def test_a_monitor_that_talks_nonsense_ends_it() -> None:
     ended, _ = watched('os.write(monitor, b"nonsense\\n")' + STAY)
     assert ended == Ended(Outcome.DIED, "QEMU's monitor sends what is no JSON")
