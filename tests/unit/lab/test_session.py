@@ -98,6 +98,17 @@ def test_what_qemu_says_before_it_ends_is_the_reason() -> None:
     assert ended == Ended(Outcome.DIED, "QEMU ended with status 3: no such device")
 
 
+@pytest.mark.parametrize("last", ["", 'say(kind="want", what="late-device")\n'])
+def test_a_qemu_that_is_gone_before_it_is_answered_is_told_by_its_reason(last: str) -> None:
+    session = Session(30, plug={"driver": "vfio-user-pci"})
+    with guest(session, last + 'os.write(log, b"no such device\\n")\nos._exit(3)') as process:
+        for pair in (session.console_pair, session.report_pair, session.monitor_pair, session.log_pair):
+            pair.theirs.close()
+        process.wait()
+        ended = session.watch(process, lambda _: None)
+    assert ended == Ended(Outcome.DIED, "QEMU ended with status 3: no such device")
+
+
 def test_a_report_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpu_image.lab.messages.LINE_LIMIT", 100_000)
     ended, _ = watched('while True: os.write(report, b"x" * 65536)')
