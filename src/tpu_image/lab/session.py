@@ -95,6 +95,7 @@ class Session:
         self._over_at: float | None = None
         self._told_kept = False
         self._left = False
+        self._off = False
         self.ended_after = 0.0
 
     def close(self) -> None:
@@ -126,10 +127,11 @@ class Session:
                 keys = stack.enter_context(terminal.raw_terminal())
                 selector.register(keys, selectors.EVENT_READ, lambda: self._pass_keys(keys))
             while True:
-                for key, _ in selector.select(TICK):
+                heard = selector.select(TICK)
+                for key, _ in heard:
                     if key.data():
                         selector.unregister(key.fileobj)
-                ended = self._look(process)
+                ended = self._look(process, gone=not heard and process.poll() is not None)
                 if ended is not None:
                     self.ended_after = self.ended_after or self.seconds
                     return ended
@@ -188,6 +190,7 @@ class Session:
         if name == "GUEST_PANICKED":
             self._end(Outcome.PANICKED, "kernel panic, as the guest's pvpanic device says")
         elif name == "SHUTDOWN" and not self.guest.ended:
+            self._off = True  # the end of its report may still be on the way
             told = {"guest-reset": "the guest started anew", "guest-shutdown": "the guest switched off"}
             what = told.get(str(reason), f"QEMU shut down ({reason})")
             self._end(Outcome.DIED, f"{what} before its report was complete")
@@ -212,14 +215,16 @@ class Session:
             self._ended = Ended(outcome, reason)
             self._over_at = time.monotonic() + GRACE
 
-    def _look(self, process: subprocess.Popen[bytes]) -> Ended | None:
-        """Say whether it has ended, and how."""
+    def _look(self, process: subprocess.Popen[bytes], *, gone: bool) -> Ended | None:
+        """Say whether it has ended, and how; ``gone``: QEMU has, and all that it said has been heard."""
         said = self.console.ending
         if said is not None and not self.guest.ended and not (self.shell and not said.panic):
             self._end(Outcome.PANICKED if said.panic else Outcome.DIED, said.reason)
         if self._ended is not None:
-            if time.monotonic() < (self._over_at or 0) and process.poll() is None:
+            if time.monotonic() < (self._over_at or 0) and not gone:
                 return None
+            if self._off and self.guest.ended:
+                return Ended(Outcome.REPORTED)
             return self._named_by_console(self._ended)
         if self._left:
             return (
@@ -227,7 +232,7 @@ class Session:
             )
         if self.guest.ended and not (self.keep or self.shell):
             return Ended(Outcome.REPORTED)
-        if process.poll() is not None:
+        if gone:
             return self._gone(process)
         if self.guest.ended:
             self._tell_kept()

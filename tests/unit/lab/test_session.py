@@ -98,6 +98,15 @@ def test_what_qemu_says_before_it_ends_is_the_reason() -> None:
     assert ended == Ended(Outcome.DIED, "QEMU ended with status 3: no such device")
 
 
+@pytest.mark.parametrize("off", ['event("SHUTDOWN", reason="guest-shutdown")\n', ""])
+def test_a_report_that_is_longer_than_the_session_is_fast_is_heard_to_its_end(off: str) -> None:
+    session = Session(30)
+    said = 'say(kind="settled", settled=True, more="x" * 120_000)\nsay(kind="end")\n'
+    with guest(session, said + off + "os._exit(0)") as process:
+        process.wait()
+        assert session.watch(process, lambda _: None) == Ended(Outcome.REPORTED)
+
+
 @pytest.mark.parametrize("last", ["", 'say(kind="want", what="late-device")\n'])
 def test_a_qemu_that_is_gone_before_it_is_answered_is_told_by_its_reason(last: str) -> None:
     session = Session(30, plug={"driver": "vfio-user-pci"})
