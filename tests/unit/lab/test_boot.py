@@ -14,7 +14,7 @@ from lab_results import RESULT
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.disks.errors import DiskError
 from tpu_image.lab import boot as lab
-from tpu_image.lab import chips
+from tpu_image.lab import accelerator, chips, qemu
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.boot import Attempt, Request, boot
 from tpu_image.lab.guest_report import GuestReportBuilder
@@ -56,8 +56,8 @@ def test_an_image_that_goes_away_during_its_boot_is_judged_as_changed(
         image.unlink()
         return Attempt(RESULT.emulator, session, Ended(Outcome.REPORTED), ())  # type: ignore[arg-type]
 
-    monkeypatch.setattr(lab.qemu, "find", lambda: None)
-    monkeypatch.setattr(lab.accelerator, "choose", lambda _: Accelerator("tcg", "a test"))
+    monkeypatch.setattr(qemu, "find", lambda: None)
+    monkeypatch.setattr(accelerator, "choose", lambda _: Accelerator("tcg", "a test"))
     monkeypatch.setattr(lab, "_attempt", attempt)
     result = boot(request_for(image, "true"))
     assert (result.artefact.size, result.artefact.unchanged) == (4, False)
