@@ -13,8 +13,8 @@ import pytest
 from lab_results import RESULT
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.disks.errors import DiskError
-from tpu_image.lab import boot as lab
 from tpu_image.lab import accelerator, chips, qemu
+from tpu_image.lab import boot as lab
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.boot import Attempt, Request, boot
 from tpu_image.lab.guest_report import GuestReportBuilder
