@@ -18,6 +18,23 @@ class OutputError(Exception):
     """A result cannot be written: one line says where, and why."""
 
 
+def require_place(*outputs: Path | None, keep: str | os.PathLike[str]) -> None:
+    """Refuse, before long work, what would lose a result or the input; None: standard output.
+
+    Args:
+        outputs: where results are to go.
+        keep: what the results are about, which none may replace.
+
+    Raises:
+        OutputError: standard output is closed, or an output is ``keep``.
+    """
+    for output in outputs:
+        if output is None and sys.stdout is None:
+            raise OutputError("standard output is closed; give a file with -o")
+        if output is not None and output.exists() and os.path.exists(keep) and os.path.samefile(output, keep):
+            raise OutputError(f"{output}: the result would replace what it is about; name another file")
+
+
 def emit(text: str, output: Path | None = None) -> None:
     """Write a result to standard output or to a file.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tpu_image import output
+from tpu_image.output import OutputError, require_place
 
 
 def test_a_file_gets_the_usual_mode(tmp_path: Path) -> None:
@@ -46,3 +47,23 @@ def test_a_failure_leaves_the_old_file_and_nothing_beside_it(
 def test_bytes_that_were_not_utf_8_come_out_as_they_were(tmp_path: Path) -> None:
     output.emit("\udcff", tmp_path / "report")
     assert (tmp_path / "report").read_bytes() == b"\xff"
+
+
+def test_what_could_not_be_written_later_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "image"
+    image.touch()
+    link = tmp_path / "link"
+    link.symlink_to(image)
+    for wrong, why in (
+        (image, "would replace what it is about"),
+        (link, "would replace what it is about"),
+    ):
+        with pytest.raises(OutputError, match=why):
+            require_place(None, wrong, keep=image)
+    require_place(None, tmp_path / "x", Path("/dev/null"), keep=image)
+    require_place(tmp_path / "x", keep=tmp_path / "no target")
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(OutputError, match="standard output is closed"):
+        require_place(None, keep=image)

@@ -19,7 +19,7 @@ from tpu_image.lab.chips import Chips
 from tpu_image.lab.metadata import faults as metadata_faults
 from tpu_image.lab.metadata import settings
 from tpu_image.lab.result import BootResult, Outcome
-from tpu_image.output import emit, wants_color
+from tpu_image.output import emit, require_place, wants_color
 from tpu_image.report.boot import render
 
 DEFAULT = "v6e:1"
@@ -38,6 +38,7 @@ def _fault(word: str) -> str:
 
 @click.command(
     "boot",
+    short_help="Boot IMAGE with emulated TPUs, and judge it from inside.",
     epilog=options.examples(
         "tpu-image boot tpu.tar.gz --tpu v6e:4 --no-agent",
         "tpu-image boot tpu.raw --machine tpu7x-standard-4t --firmware uefi",
@@ -116,7 +117,7 @@ def _fault(word: str) -> str:
 @options.output_option
 @click.option(
     "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.ResultPath(),
     metavar="FILE",
     help="Also write the result as an HTML page with the boot's timeline.",
 )
@@ -152,6 +153,7 @@ def command(
     """
     if shell and not terminal.is_here():
         raise UnusableError("--shell needs a terminal; commands without one: --run COMMAND")
+    require_place(output, *([html] if html else []), keep=image)
     wanted = _chips(asked, machine)
     request = Request(
         image,

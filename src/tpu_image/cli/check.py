@@ -13,7 +13,7 @@ import click
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
 from tpu_image.inspection import DIRECTORY, inspect, opened
-from tpu_image.output import emit, wants_color
+from tpu_image.output import emit, require_place, wants_color
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +63,7 @@ def command(
     root of one, or / (the default): this machine, whose devices, kernel and limits are then looked at too.
     Nothing is changed.
     """
+    require_place(output, keep=target)
     with shown(quiet=quiet or not os.path.isfile(target)), opened(target, live, WANTED) as it:
         report = inspect(it, profile, only)
     colored = wants_color(color) and output is None

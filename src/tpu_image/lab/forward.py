@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ _CHUNK = 65536
 def forwarding(port: int, connections: list[socket.socket]) -> Iterator[int]:
     """Take connections on a loopback port; the port is given, also where it was 0.
 
-    Each takes a socket for good, once the guest answered it; where none is left, connections are closed at once.
+    Each has a socket as long as it lasts; where none is left, connections are closed at once.
 
     Raises:
         OSError: the port is taken.
@@ -49,18 +51,30 @@ def _join(client: socket.socket, connections: list[socket.socket]) -> None:
         inside = connections.pop()
         try:
             inside.connect(("127.0.0.1", GUEST_PORT))
-        except ConnectionRefusedError:  # nothing listens yet; connect(2) may be tried again
-            connections.append(inside)
-            return
-        with inside:
             back = threading.Thread(target=_copy, args=(inside, client), daemon=True)
             back.start()
             _copy(client, inside)
             back.join()
+        finally:
+            _dissolve(inside)
+            connections.append(inside)
+
+
+def _dissolve(connection: socket.socket) -> None:
+    """Make a socket one that can be connected again (``AF_UNSPEC`` in connect(2)): there are no new ones in there.
+
+    Raises:
+        OSError: it stays connected.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    unspecified = bytes(16)
+    if libc.connect(connection.fileno(), unspecified, len(unspecified)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(_CHUNK):
             target.sendall(data)
+    with contextlib.suppress(OSError):  # also where the source was reset: the target would wait for more
         target.shutdown(socket.SHUT_WR)

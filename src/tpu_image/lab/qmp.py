@@ -6,6 +6,7 @@ docs/interop/qmp-spec.rst. QEMU is started by us, but a guest may have broken ou
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterator, Mapping
@@ -29,15 +30,11 @@ class Monitor:
         self._waiting: list[bytes] = []
 
     def send(self, command: str, arguments: Mapping[str, Any] | None = None) -> None:
-        """Send a command; its reply is not waited for.
-
-        Raises:
-            OSError: the connection is gone.
-        """
+        """Send a command; its reply is not waited for, nor is it an error where QEMU is gone: its end says more."""
         message = {"execute": command, **({"arguments": arguments} if arguments else {})}
         data = json.dumps(message).encode() + b"\n"
         if self._ready:
-            self.connection.sendall(data)
+            self._write(data)
         else:
             self._waiting.append(data)
 
@@ -55,6 +52,10 @@ class Monitor:
             if line.strip():
                 yield from self._take(line)
 
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.sendall(data)
+
     def _take(self, line: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
         try:
             message = json.loads(line)
@@ -63,10 +64,10 @@ class Monitor:
         if not isinstance(message, dict):
             raise QmpError("QEMU's monitor sends what is no message")
         if "QMP" in message:
-            self.connection.sendall(b'{"execute": "qmp_capabilities"}\n')
+            self._write(b'{"execute": "qmp_capabilities"}\n')
             self._ready = True
             for waiting in self._waiting:
-                self.connection.sendall(waiting)
+                self._write(waiting)
             self._waiting.clear()
         elif "error" in message:
             error = message["error"]

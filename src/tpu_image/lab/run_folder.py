@@ -8,11 +8,14 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "tpu-image-lab-"
 LOCK = "lock"
+MAKING_SECONDS = 600.0
+"""Age at which a folder without a lock has lost its maker, who needs an instant."""
 
 
 @contextlib.contextmanager
@@ -49,10 +52,10 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether nobody holds the lock. A folder without one is being made this very moment, or empty."""
+    """Whether nobody holds the lock. A folder without one is being made this very moment, or has been for long."""
     lock = folder / LOCK
     if not lock.exists():
-        return False
+        return time.time() - folder.lstat().st_mtime > MAKING_SECONDS
     with lock.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,6 +31,7 @@ GRACE = 1.0
 """Seconds that a guest which has ended may still write to its console."""
 
 LEFT = "the console was left before the guest's report was complete"
+FULL = "there is no room for what the guest writes to its disk: set TMPDIR to a folder with more"
 
 LOG_KEPT = 16 * 1024
 """Bytes of what QEMU itself says that are kept: the end."""
@@ -90,6 +91,7 @@ class Session:
         self._told_kept = False
         self._left = False
         self._screen = terminal.Screen()
+        self._off = False
         self.ended_after = 0.0
 
     def close(self) -> None:
@@ -122,10 +124,11 @@ class Session:
                 keys = stack.enter_context(terminal.raw_terminal())
                 selector.register(keys, selectors.EVENT_READ, lambda: self._pass_keys(keys))
             while True:
-                for key, _ in selector.select(TICK):
+                heard = selector.select(TICK)
+                for key, _ in heard:
                     if key.data():
                         selector.unregister(key.fileobj)
-                ended = self._look(process)
+                ended = self._look(process, gone=not heard and process.poll() is not None)
                 if ended is not None:
                     self.ended_after = self.ended_after or self.seconds
                     return ended
@@ -174,6 +177,8 @@ class Session:
     def _take_monitor(self, data: bytes) -> None:
         try:
             for name, values in self._monitor.feed(data):
+                if name == "BLOCK_IO_ERROR" and values.get("nospace") is True:
+                    self._end(Outcome.DIED, FULL)  # QEMU stops the guest, and waits for room
                 self._take_event(name, values.get("reason"), values.get("desc"))
         except QmpError as error:
             self._end(Outcome.DIED, str(error))
@@ -182,6 +187,7 @@ class Session:
         if name == "GUEST_PANICKED":
             self._end(Outcome.PANICKED, "kernel panic, as the guest's pvpanic device says")
         elif name == "SHUTDOWN" and not self.guest.ended:
+            self._off = True  # the end of its report may still be on the way
             told = {"guest-reset": "the guest started anew", "guest-shutdown": "the guest switched off"}
             what = told.get(str(reason), f"QEMU shut down ({reason})")
             self._end(Outcome.DIED, f"{what} before its report was complete")
@@ -209,20 +215,22 @@ class Session:
             self._ended = Ended(outcome, reason)
             self._over_at = time.monotonic() + GRACE
 
-    def _look(self, process: subprocess.Popen[bytes]) -> Ended | None:
-        """Say whether it has ended, and how."""
+    def _look(self, process: subprocess.Popen[bytes], *, gone: bool) -> Ended | None:
+        """Say whether it has ended, and how; ``gone``: QEMU has, and all that it said has been heard."""
         said = self.console.ending
         if said is not None and not self.guest.ended and not (self.shell and not said.panic):
             self._end(Outcome.PANICKED if said.panic else Outcome.DIED, said.reason)
         if self._ended is not None:
-            if time.monotonic() < (self._over_at or 0) and process.poll() is None:
+            if time.monotonic() < (self._over_at or 0) and not gone:
                 return None
+            if self._off and self.guest.ended:
+                return Ended(Outcome.REPORTED)
             return self._named_by_console(self._ended)
         if self._left:
             return Ended(Outcome.REPORTED) if self.guest.ended else Ended(Outcome.LEFT, LEFT)
         if self.guest.ended and not (self.keep or self.shell):
             return Ended(Outcome.REPORTED)
-        if process.poll() is not None:
+        if gone:
             return self._gone(process)
         if self.guest.ended:
             self._tell_kept()

@@ -8,6 +8,7 @@ has it open, however that one ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 import time
@@ -23,6 +24,7 @@ from tpu_image.disks.image_tree import open_tree
 from tpu_image.disks.qcow2_overlay import write_overlay
 from tpu_image.disks.source import BlockSource
 from tpu_image.disks.tree_writer import write_nodes
+from tpu_image.lab.errors import LabError
 from tpu_image.plan import Plan
 from tpu_image.progress import SILENT, Progress
 from tpu_image.trees.base import Tree
@@ -30,6 +32,9 @@ from tpu_image.trees.overlay import Overlay
 
 AS_IT_IS = ("raw", "qcow2")
 """Containers that QEMU reads itself; others are decoded first."""
+
+
+NO_ROOM = "set TMPDIR to a folder with room for what the guest writes"
 
 
 class Disk(NamedTuple):
@@ -42,10 +47,19 @@ class Disk(NamedTuple):
 
 @contextlib.contextmanager
 def nameless_file() -> Iterator[BinaryIO]:
-    """Give a file for much: in TMPDIR, or in /var/tmp, which is on a disk (file-hierarchy(7))."""
+    """Give a file for much: in TMPDIR, or in /var/tmp, which is on a disk (file-hierarchy(7)).
+
+    Raises:
+        LabError: there is no room for it; an error that names no file is about one that has no name.
+    """
     folder = os.environ.get("TMPDIR") or "/var/tmp"  # noqa: S108 - it has no name there
-    with tempfile.TemporaryFile(dir=folder) as file:
-        yield file
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            yield file
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise LabError(f"{folder}: {error.strerror}", NO_ROOM) from None
+        raise
 
 
 @contextlib.contextmanager

@@ -49,16 +49,22 @@ def main(arguments: list[str]) -> int:
     """Run one task and give the exit status; every failure is one line on standard error."""
     try:
         _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except TaskError as error:
-        print(f"tpu-image: {_one_line(str(error))}", file=sys.stderr)
+        _tell(str(error))
         return error.status
     except OSError as error:
-        print(f"tpu-image: {_one_line(_explain(error))}", file=sys.stderr)
+        _tell(_explain(error))
         return os.EX_CANTCREAT
     except KeyboardInterrupt:
         return 130
     return os.EX_OK
+
+
+def _tell(problem: str) -> None:
+    if sys.stderr is not None:  # print would take standard output instead, where the value belongs
+        print(f"tpu-image: {_one_line(problem)}", file=sys.stderr)
 
 
 def _run(arguments: list[str]) -> None:
@@ -77,6 +83,8 @@ def _print_metadata(key: str, default: str | None = None, directory: str = "attr
     from tpu_image.runtime.get_metadata import get_metadata
     from tpu_image.runtime.metadata import MetadataError, MetadataServer
 
+    if sys.stdout is None:
+        raise TaskError("standard output is closed: there is no place for the value", os.EX_CANTCREAT)
     server = MetadataServer.of_this_machine(INTERACTIVE_SECONDS)
     try:
         value = get_metadata(server, key, default, directory)

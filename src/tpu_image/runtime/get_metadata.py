@@ -23,7 +23,7 @@ def get_metadata(
         MetadataError: it could not be read, or is not set and there is no default.
     """
     try:
-        return server.read("instance/" + quote(f"{directory}/{key}", safe=_UNQUOTED))
+        return server.read("instance/" + quote(f"{directory}/{key}", _UNQUOTED, errors="surrogateescape"))
     except NotSetError:
         if default is None:
             raise

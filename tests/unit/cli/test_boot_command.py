@@ -111,6 +111,15 @@ def test_the_exit_status_says_what_came_of_it(
     assert run("boot", image).status == status
 
 
+@pytest.mark.parametrize("option", ["-o", "--html"])
+def test_a_result_replaces_no_image_and_is_not_lost_for_want_of_a_folder(
+    run: Run, lab: Lab, image: Path, option: str
+) -> None:
+    for place, why in ((image, "would replace what it is about"), ("/no/folder/x", "there is no folder")):
+        done = run("boot", image, option, place)
+        assert (done.status, why in done.err, lab.request) == (2, True, None)
+
+
 def test_a_missing_qemu_is_one_line_that_says_what_to_do(run: Run, lab: Lab, image: Path) -> None:
     lab.result = LabError("qemu-system-x86_64 is not installed", "run: tpu-image lab setup")
     done = run("boot", image)

@@ -240,3 +240,11 @@ def test_a_name_cannot_write_to_the_terminal(run: Run, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_stays_as_it_was(run: Run, root: Path, tmp_path: Path) -> None:
     assert run("check", root, "-o", tmp_path).status == 2
     assert list(tmp_path.iterdir()) == [root]
+
+
+def test_a_result_does_not_replace_the_image_that_it_is_about(run: Run, tmp_path: Path) -> None:
+    image = tmp_path / "disk.raw"
+    image.write_bytes(b"a disk")
+    done = run("check", image, "-o", image)
+    assert (done.status, "would replace what it is about" in done.err) == (2, True)
+    assert image.read_bytes() == b"a disk"

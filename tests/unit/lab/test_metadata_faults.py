@@ -191,6 +191,7 @@ def test_an_attribute_may_stand_in_a_file(tmp_path: Path) -> None:
 def test_what_compute_engine_would_not_take_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "large").write_bytes(b"x" * (256 * 1024 + 1))
+    (tmp_path / "large and cut amid a letter").write_text("é" * 131_073, encoding="utf-8")
     wrong = {
         "key": "is no metadata; write KEY=VALUE",
         "a b=c": "is no key of metadata",
@@ -201,6 +202,7 @@ def test_what_compute_engine_would_not_take_is_refused(tmp_path: Path) -> None:
         f"a=@{tmp_path}": "Is a directory",
         f"user-data=@{tmp_path / 'binary'}": "set user-data-encoding=base64",
         f"a=@{tmp_path / 'large'}": "longer than the 262144 bytes",
+        f"a=@{tmp_path / 'large and cut amid a letter'}": "longer than the 262144 bytes",
     }
     for words, message in wrong.items():
         with pytest.raises(ChoiceError) as refused:

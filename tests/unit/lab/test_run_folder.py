@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,15 @@ def test_that_of_a_session_that_begins_stays(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(fcntl, "flock", locked_after_another_came)
     with run_folder(tmp_path) as folder:
         assert folder.is_dir()
+
+
+def test_that_of_a_session_killed_before_it_had_its_lock_is_removed_once_it_is_old(tmp_path: Path) -> None:
+    begun = tmp_path / f"{PREFIX}begun"
+    begun.mkdir()
+    (begun / f"{LOCK}.new").touch()
+    os.utime(begun, (0, 0))
+    clean(tmp_path)
+    assert not begun.exists()
 
 
 def test_what_only_looks_like_one_stays(tmp_path: Path) -> None:

@@ -101,10 +101,35 @@ def test_what_qemu_says_before_it_ends_is_the_reason() -> None:
     assert ended == Ended(Outcome.DIED, "QEMU ended with status 3: no such device")
 
 
+@pytest.mark.parametrize("off", ['event("SHUTDOWN", reason="guest-shutdown")\n', ""])
+def test_a_report_that_is_longer_than_the_session_is_fast_is_heard_to_its_end(off: str) -> None:
+    session = Session(30)
+    said = 'say(kind="settled", settled=True, more="x" * 120_000)\nsay(kind="end")\n'
+    with guest(session, said + off + "os._exit(0)") as process:
+        process.wait()
+        assert session.watch(process, SILENT) == Ended(Outcome.REPORTED)
+
+
+@pytest.mark.parametrize("last", ["", 'say(kind="want", what="late-device")\n'])
+def test_a_qemu_that_is_gone_before_it_is_answered_is_told_by_its_reason(last: str) -> None:
+    session = Session(30, plug={"driver": "vfio-user-pci"})
+    with guest(session, last + 'os.write(log, b"no such device\\n")\nos._exit(3)') as process:
+        for pair in (session.console_pair, session.report_pair, session.monitor_pair, session.log_pair):
+            pair.theirs.close()
+        process.wait()
+        ended = session.watch(process, SILENT)
+    assert ended == Ended(Outcome.DIED, "QEMU ended with status 3: no such device")
+
+
 def test_a_report_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpu_image.lab.messages.LINE_LIMIT", 100_000)
     ended, _ = watched('while True: os.write(report, b"x" * 65536)')
     assert ended == Ended(Outcome.DIED, "the guest's report does not end")
+
+
+def test_a_guest_that_fills_the_disk_of_its_host_has_ended_for_that() -> None:
+    ended, _ = watched('event("BLOCK_IO_ERROR", operation="write", action="stop", nospace=True)' + STAY)
+    assert (ended.outcome, "no room for what the guest writes" in ended.reason) == (Outcome.DIED, True)
 
 
 def test_a_monitor_that_talks_nonsense_ends_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from tpu_image.disks.errors import DiskError
 from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import ImageTree, open_tree
 from tpu_image.lab import payload
+from tpu_image.lab.errors import LabError
 from tpu_image.lab.payload import Payload
 from tpu_image.lab.throwaway import Disk, throwaway_disk
 
@@ -114,4 +116,16 @@ def test_an_image_that_has_no_name_yet_can_be_booted(archive: Path, tmp_path: Pa
 def test_an_image_without_systemd_is_refused(tmp_path: Path) -> None:
     image = gpt_disk(tmp_path, without=("/usr/lib/systemd/systemd",))
     with pytest.raises(DiskError, match="does not start with systemd"), booting(image):
+        pass
+
+
+def test_without_room_the_message_says_where_and_what_to_do(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tpu_image.lab.throwaway.write_overlay", full)
+    with pytest.raises(LabError, match=f"^{tmp_path}: No space left on device; set TMPDIR"), booting(raw):
         pass

@@ -30,11 +30,15 @@ def attribute(words: str) -> tuple[str, str]:
         )
     if value.startswith("@"):
         value = _content(key, Path(value[1:]))
-    if len(value.encode("utf-8", "surrogateescape")) > VALUE_LIMIT:
+    _require_room(key, value.encode("utf-8", "surrogateescape"))
+    return key, value
+
+
+def _require_room(key: str, value: bytes) -> None:
+    if len(value) > VALUE_LIMIT:
         raise ChoiceError(
             f"the value of {key} is longer than the {VALUE_LIMIT} bytes that Compute Engine takes"
         )
-    return key, value
 
 
 def attributes(settings: Iterable[str]) -> dict[str, str]:
@@ -49,7 +53,9 @@ def attributes(settings: Iterable[str]) -> dict[str, str]:
 def _content(key: str, path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(VALUE_LIMIT + 1).decode()
+            content = file.read(VALUE_LIMIT + 1)
+        _require_room(key, content)  # cut, it may not be UTF-8
+        return content.decode()
     except UnicodeDecodeError as error:
         raise ChoiceError(
             f"{path}: metadata is text in UTF-8; encode it and set {key}-encoding=base64"
