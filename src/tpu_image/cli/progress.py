@@ -199,9 +199,8 @@ def _lines() -> Display:
 
     def show(state: State) -> None:
         nonlocal told
-        if (
-            state.step not in ("", told) or state.seconds >= interval / 2
-        ):  # what is over at once needs no line
+        # What is over at once needs no line, but for a step: those are few, and tell a story.
+        if state.step not in ("", told) or state.seconds >= interval / 2:
             told = state.step
             _echo(str(state))
 

@@ -47,8 +47,7 @@ def setup(progress: Progress = SILENT, *, verbose: bool = False) -> Qemu:
     """
     root = private_root()
     root.parent.mkdir(parents=True, exist_ok=True)
-    progress.at("waiting for another setup")
-    with _locked(root.parent / "qemu.lock"):
+    with _locked(root.parent / "qemu.lock", progress):
         progress.at("looking for QEMU")
         for left in root.parent.glob("qemu-new-*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -70,9 +69,13 @@ def setup(progress: Progress = SILENT, *, verbose: bool = False) -> Qemu:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.at("waiting for another setup")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
