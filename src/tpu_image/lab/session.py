@@ -90,6 +90,8 @@ class Session:
         self._told_kept = False
         self._left = False
         self._screen = terminal.Screen()
+        self._prompt = b""
+        """What the guest last waited with at the end of its console, nothing having been typed since."""
         self.ended_after = 0.0
 
     def close(self) -> None:
@@ -122,7 +124,10 @@ class Session:
                 keys = stack.enter_context(terminal.raw_terminal())
                 selector.register(keys, selectors.EVENT_READ, lambda: self._pass_keys(keys))
             while True:
-                for key, _ in selector.select(TICK):
+                ready = selector.select(TICK)
+                if not ready:
+                    self._prompt = self.console.partial or self._prompt
+                for key, _ in ready:
                     if key.data():
                         selector.unregister(key.fileobj)
                 ended = self._look(process)
@@ -197,6 +202,7 @@ class Session:
             data = os.read(descriptor, 1024)
         except OSError:  # the terminal is gone
             data = b""
+        self._prompt = b""
         if terminal.ESCAPE in data or not data:
             self._left = True
         with contextlib.suppress(OSError):  # a guest that reads none loses keys, and does not stop us
@@ -251,7 +257,7 @@ class Session:
             return
         self._told_kept = True
         if self.shell:
-            self._screen.tell(terminal.REPORTED, self.console.partial)
+            self._screen.tell(terminal.REPORTED, self.console.partial or self._prompt)
         elif self.kept is not None:
             self.kept()
 
