@@ -21,6 +21,7 @@ PATIENCE = 1200
 ROWS, COLUMNS = 41, 133
 PROMPT = r"root@\S+# "
 PROMPT_BELOW = r"\r\n[^\n]*" + PROMPT
+OK = "ok: .* pass.*"
 INTERRUPT, ESCAPE = "\x03", "\x1d"
 
 
@@ -33,7 +34,7 @@ class Person:
         self.terminal = pexpect.spawn(
             sys.executable,
             command,
-            env={**environment(folder), "TERM": "xterm-256color"},
+            env={**environment(folder), "TERM": "xterm-256color", "NO_COLOR": "1"},
             dimensions=(ROWS, COLUMNS),
             timeout=PATIENCE,
             encoding="utf-8",
@@ -82,10 +83,10 @@ def reported(person: Person) -> None:
     person.sees(re.escape(REPORTED) + PROMPT_BELOW)
 
 
-def assert_it_ended_well_and_nothing_is_left(person: Person) -> None:
+def assert_it_ends_and_leaves_nothing(person: Person, last_line: str, status: int) -> None:
     lines = person.ends()
-    assert re.fullmatch(r"ok: .* pass.*", lines[-1]), lines
-    assert person.terminal.exitstatus == 0
+    assert re.fullmatch(last_line, lines[-1]), lines
+    assert person.terminal.exitstatus == status
     assert termios.tcgetattr(person.terminal.child_fd) == person.settings
     assert not processes(person.folder.name)
     assert {path.name for path in person.folder.iterdir()} == {"lock"}
@@ -110,11 +111,18 @@ def test_a_person_works_in_the_guest_and_leaves_by_the_escape(sit_down: Callable
     person.sees(PROMPT)
     assert "130" in person.types("echo $?")
     person.terminal.send(ESCAPE)
-    assert_it_ended_well_and_nothing_is_left(person)
+    assert_it_ends_and_leaves_nothing(person, OK, 0)
 
 
 def test_a_person_switches_the_guest_off(sit_down: Callable[[], Person]) -> None:
     person = sit_down()
     reported(person)
     person.terminal.sendline("poweroff")
-    assert_it_ended_well_and_nothing_is_left(person)
+    assert_it_ends_and_leaves_nothing(person, OK, 0)
+
+
+def test_a_person_leaves_before_the_guest_can_report(sit_down: Callable[[], Person]) -> None:
+    person = sit_down()
+    person.sees("Linux version")
+    person.terminal.send(ESCAPE)
+    assert_it_ends_and_leaves_nothing(person, "not ok: 1 fail", 2)

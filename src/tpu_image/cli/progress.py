@@ -54,8 +54,8 @@ class State(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Units a second since the stage began."""
-        return self.done / self.seconds if self.seconds > 0 else 0.0
+        """Units a second since the stage began; low in its first moment, rather than what no disk can do."""
+        return self.done / max(self.seconds, TERMINAL_INTERVAL)
 
     def event(self) -> dict[str, Any]:
         """What JSON tells."""
@@ -199,9 +199,8 @@ def _lines() -> Display:
 
     def show(state: State) -> None:
         nonlocal told
-        if (
-            state.step not in ("", told) or state.seconds >= interval / 2
-        ):  # what is over at once needs no line
+        # What is over at once needs no line, but for a step: those are few, and tell a story.
+        if state.step not in ("", told) or state.seconds >= interval / 2:
             told = state.step
             _echo(str(state))
 

@@ -92,6 +92,8 @@ class Session:
         self._left = False
         self._screen = terminal.Screen()
         self._off = False
+        self._prompt = b""
+        """What the guest last waited with at the end of its console, nothing having been typed since."""
         self.ended_after = 0.0
 
     def close(self) -> None:
@@ -125,6 +127,8 @@ class Session:
                 selector.register(keys, selectors.EVENT_READ, lambda: self._pass_keys(keys))
             while True:
                 heard = selector.select(TICK)
+                if not heard:
+                    self._prompt = self.console.partial or self._prompt
                 for key, _ in heard:
                     if key.data():
                         selector.unregister(key.fileobj)
@@ -203,6 +207,7 @@ class Session:
             data = os.read(descriptor, 1024)
         except OSError:  # the terminal is gone
             data = b""
+        self._prompt = b""
         if terminal.ESCAPE in data or not data:
             self._left = True
         with contextlib.suppress(OSError):  # a guest that reads none loses keys, and does not stop us
@@ -259,7 +264,7 @@ class Session:
             return
         self._told_kept = True
         if self.shell:
-            self._screen.tell(terminal.REPORTED, self.console.partial)
+            self._screen.tell(terminal.REPORTED, self.console.partial or self._prompt)
         elif self.kept is not None:
             self.kept()
 

@@ -51,9 +51,8 @@ def setup(progress: Progress = SILENT, *, verbose: bool = False) -> Qemu:
         CacheError: somebody else could write to the cache folder.
     """
     folder, root = cache_folder.own_folder(), private_root()
-    progress.at("waiting for another setup")
     try:
-        with _locked(folder / "qemu.lock"):
+        with _locked(folder / "qemu.lock", progress):
             progress.at("looking for QEMU")
             for left in folder.glob("qemu-new-*"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -89,9 +88,13 @@ def _make(folder: Path, root: Path, progress: Progress, *, verbose: bool) -> Non
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.at("waiting for another setup")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -118,6 +118,7 @@ def test_a_rate_is_bytes_a_second() -> None:
     state = State("writing", 30_000_000, 60_000_000, BYTES, 2.0)
     assert str(state) == "writing: 30 of 60 MB, 15 MB/s, 2 s"
     assert state.event()["rate"] == 15_000_000
+    assert State("writing", 1_000_000, 60_000_000, BYTES, 1e-6).rate < 10_000_000
     assert str(State("planning", 0, 0, BYTES, 3.0)) == "planning, 3 s"
     assert str(State("installing", 7, 226, "packages", 3.0)) == "installing: 7 of 226 packages, 3 s"
 

@@ -243,7 +243,8 @@ def test_a_shell_passes_keys_on_shows_the_console_and_ends_with_its_escape(typin
 
 def test_a_shell_is_told_of_the_report_and_has_its_prompt_again(typing: Typing) -> None:
     shell = typing({b"ends it": b"\x1d"})
-    watched(PROMPT + 'time.sleep(0.3)\nsay(kind="end")' + STAY, shell=True)
+    others = 'time.sleep(1)\nos.write(console, b"what others say\\n")\n'
+    watched(PROMPT + others + 'time.sleep(1)\nsay(kind="end")' + STAY, shell=True)
     assert shell.shown.endswith(b"\r\x1b[Ktpu-image: " + REPORTED.encode() + b"\r\n# ")
 
 

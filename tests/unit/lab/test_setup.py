@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_it_is_made_once(calls: Path, tmp_path: Path) -> None:
 def test_it_tells_what_it_does_and_what_mmdebstrap_says(calls: Path) -> None:
     told, verbose = Told(), Told()
     setup(told)
-    assert told.stages == ["waiting for another setup", "looking for QEMU", "unpacking QEMU", "trying it"]
+    assert told.stages == ["looking for QEMU", "unpacking QEMU", "trying it"]
     assert told.lines == ["I: downloading packages with apt..."]
     (announced,) = told.logged
     assert f"trixie-backports into {qemu.private_root()}, about a minute" in announced
@@ -87,7 +88,23 @@ def test_it_tells_what_it_does_and_what_mmdebstrap_says(calls: Path) -> None:
     setup(verbose, verbose=True)
     assert verbose.logged[1:] == told.lines
     setup(told)
-    assert told.stages[4:] == ["waiting for another setup", "looking for QEMU"]
+    assert told.stages[3:] == ["looking for QEMU"]
+
+
+def test_one_setup_waits_for_another_and_says_so(calls: Path) -> None:
+    root = qemu.private_root()
+    root.parent.mkdir(parents=True)
+
+    class Waiting(Told):
+        def at(self, stage: str, done: int = 0, total: int = 0, unit: str = BYTES) -> None:
+            super().at(stage)
+            fcntl.flock(other, fcntl.LOCK_UN)
+
+    with (root.parent / "qemu.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        told = Waiting()
+        setup(told)
+    assert told.stages[:2] == ["waiting for another setup", "looking for QEMU"]
 
 
 def test_one_that_no_longer_works_is_made_anew(calls: Path) -> None:
