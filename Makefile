@@ -85,8 +85,8 @@ lint: setup ## Run the linters and the type checker
 	shellcheck tools/* .ci/run src/tpu_image/bases/files/finish.sh
 
 .PHONY: check
-check: lint ## Run the linters and the quick tests
-	$(PYTHON) -m pytest -n $(WORKERS) -m 'not real and not lab and not matrix'
+check: lint ## Run the linters and the quick tests, in two or three minutes
+	$(PYTHON) -m pytest -n $(WORKERS) -m 'not slow and not real and not lab and not matrix'
 
 .PHONY: zipapp
 zipapp: install ## Make dist/tpu-image.pyz, the checker as a single file

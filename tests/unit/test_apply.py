@@ -172,6 +172,7 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_the_tree_as_it_was(root: Path
     assert with_private_mounts(failed) == "/zz: cannot be written: no space left on device"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATE_DIRECTORIES)
 @pytest.mark.parametrize("earlier", [False, True], ids=["first", "second"])
 def test_a_failure_at_any_step_leaves_the_tree_as_it_was(state: dict[str, Node], earlier: bool) -> None:

@@ -163,6 +163,7 @@ def archive(folder: Path) -> tuple[Path, list[int]]:
     return folder / "base.tar.gz", starts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [gpt, mbr, unpartitioned, separate_boot, converted, zstd, backing_chain, archive]
 )
@@ -221,6 +222,7 @@ def test_every_set_of_ext4_features_gives_a_clean_file_system(features: str, tmp
     assert_clean(unpacked(output), bases.offsets(made)[1])
 
 
+@pytest.mark.slow
 def test_three_readers_take_the_same_disk_out(base: Path, tmp_path: Path) -> None:
     output, _ = built(base, tmp_path)
     wanted = sha256(unpacked(output))
@@ -234,6 +236,7 @@ def test_three_readers_take_the_same_disk_out(base: Path, tmp_path: Path) -> Non
     assert sha256(tmp_path / "bsd/disk.raw") == wanted
 
 
+@pytest.mark.slow
 def test_a_raw_image_is_the_disk_in_the_archive(base: Path, tmp_path: Path) -> None:
     output, _ = built(base, tmp_path)
     raw = tmp_path / "out.raw"
@@ -247,6 +250,7 @@ def test_a_raw_image_is_the_disk_in_the_archive(base: Path, tmp_path: Path) -> N
 # --- what a build leaves, and what it takes away -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["qcow2", "qcow2-zstd"])
 def test_a_qcow2_image_is_the_same_disk(base: Path, tmp_path: Path, form: str) -> None:
     qcow2 = build(request(base, tmp_path / "out.qcow2", form=form))
@@ -258,6 +262,7 @@ def test_a_qcow2_image_is_the_same_disk(base: Path, tmp_path: Path, form: str) -
     assert ("zstd" in run("qemu-img", "info", tmp_path / "out.qcow2")) == form.endswith("zstd")
 
 
+@pytest.mark.slow
 def test_a_second_build_changes_nothing(base: Path, tmp_path: Path) -> None:
     output, _ = built(base, tmp_path)
     again = tmp_path / "again.tar.gz"
@@ -276,6 +281,7 @@ def test_two_builds_of_one_base_are_byte_for_byte_the_same(base: Path, tmp_path:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", ["1024", "4096"])
 def test_the_identity_is_gone_from_every_block(block_size: str, tmp_path: Path) -> None:
     made = bases.gpt_disk(tmp_path, "-b", block_size)
@@ -440,6 +446,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_base_that_cannot_be_edited_is_named(kind: str, tmp_path: Path) -> None:
     make, message = REFUSED[kind]

@@ -29,6 +29,7 @@ def expectation(value: Any) -> dict[str, Any]:
     return {"status": value} if isinstance(value, str) else dict(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_state_gets_its_verdicts(folder: Path) -> None:
     case, tree, live, profile = case_trees.load(folder)
@@ -45,6 +46,7 @@ def test_the_state_gets_its_verdicts(folder: Path) -> None:
             assert mention not in shown
 
 
+@pytest.mark.slow
 def test_every_requirement_is_seen_to_hold_and_not_to_hold() -> None:
     seen: dict[str, set[str]] = defaultdict(set)
     for folder in FOLDERS:
@@ -59,6 +61,7 @@ def test_every_requirement_is_seen_to_hold_and_not_to_hold() -> None:
     assert not lacking, f"cases are missing a holding or a failing state for: {lacking}"
 
 
+@pytest.mark.slow
 def test_a_case_says_what_it_is_about() -> None:
     assert len(FOLDERS) >= 60
     for folder in FOLDERS:

@@ -114,6 +114,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "reason"), REFUSED)
 def test_it_refuses_in_one_line(bare: list[str], arguments: list[str], reason: str) -> None:
     done = run(bare, *arguments)

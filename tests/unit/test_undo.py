@@ -34,6 +34,7 @@ def nodes_without_journal(root: Path) -> dict[str, Node]:
 # Being killed.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATE_DIRECTORIES)
 def test_killed_at_any_step_an_apply_can_be_completed_and_taken_back(state: dict[str, Node]) -> None:
     with folder(in_memory=True) as root:
@@ -54,6 +55,7 @@ def test_killed_at_any_step_an_apply_can_be_completed_and_taken_back(state: dict
     assert step > 35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATE_DIRECTORIES)
 @pytest.mark.parametrize("earlier", [False, True], ids=["first", "second"])
 def test_killed_at_any_step_an_apply_can_be_taken_back_at_once(state: dict[str, Node], earlier: bool) -> None:
@@ -71,6 +73,7 @@ def test_killed_at_any_step_an_apply_can_be_taken_back_at_once(state: dict[str, 
     assert step > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATE_DIRECTORIES)
 def test_killed_at_any_step_an_undo_can_be_run_again(state: dict[str, Node]) -> None:
     step, died = 0, True
@@ -87,6 +90,7 @@ def test_killed_at_any_step_an_undo_can_be_run_again(state: dict[str, Node]) -> 
     assert step > 30
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(STATE_DIRECTORIES), st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=5))
 def test_killed_again_and_again_the_tree_still_comes_back(

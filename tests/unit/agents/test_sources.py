@@ -307,6 +307,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(case: Bad, tmp_path: Path) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [docker_archive, oci_layout])
 def test_contents_do_not_sit_in_memory(make: Callable[..., Path], tmp_path: Path) -> None:
     source = make(tmp_path / "image", layer(entry("large", os.urandom(48 << 20)), program()))

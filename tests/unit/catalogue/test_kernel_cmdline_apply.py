@@ -297,6 +297,7 @@ defaults_files = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=defaults_files, order=st.permutations(PLANNED))
 def test_whatever_stands_there_apply_makes_it_right_once(
@@ -504,6 +505,7 @@ def test_the_mode_and_owner_of_grub_cfg_are_kept() -> None:
 noise = st.text(alphabet="idle=pol,GRUB_CMDLINE_LINUX\"'$(){}`\\#;&| \n\t\udc80", max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_damaged_files_give_a_verdict_or_an_error_and_apply_settles(data: st.DataObject) -> None:

@@ -93,6 +93,7 @@ print(parse(b"a: 'b'"), yaml.parser.__file__, "yaml.constructor" in sys.modules)
 BUILD = "import sys; from tpu_image.catalogue import runtime_archive as r; sys.stdout.buffer.write(r.build())"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "python", [p for n, p in INTERPRETERS.items() if n not in ("python3.8", "python3.9")]
 )

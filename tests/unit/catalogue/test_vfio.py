@@ -405,6 +405,7 @@ FILES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(FILES, st.sampled_from(["", "tpu"]))
 def test_apply_works_on_any_rules_and_loses_no_line_of_their_owner(files: dict[str, str], group: str) -> None:

@@ -91,6 +91,7 @@ def failing(tree: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(ROOTS)
 def test_apply_makes_any_mix_right_once_and_keeps_its_owners_lines(contents: dict[str, str]) -> None:

@@ -256,6 +256,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_killed_at_the_last_step_it_leaves_what_the_next_run_takes_away(
     place: str, base: Path, tmp_path: Path
@@ -269,6 +270,7 @@ def test_killed_at_the_last_step_it_leaves_what_the_next_run_takes_away(
     subprocess.run(["gzip", "--test", output], check=True)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_leaves_nothing(base: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.tar.gz"
     began = time.monotonic()

@@ -44,6 +44,7 @@ def manifest(path: Path) -> Any:
     return json.loads(path.with_name(path.name + ".json").read_text())
 
 
+@pytest.mark.slow
 def test_a_specification_says_all_that_a_build_needs(run: Run, base: Path, tmp_path: Path) -> None:
     sha256 = hashlib.sha256(base.read_bytes()).hexdigest()
     (tmp_path / "motd").write_text("from a file\n")

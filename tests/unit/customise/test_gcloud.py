@@ -265,6 +265,7 @@ def test_a_damaged_archive_is_named(base: Path, tmp_path: Path, damage: Callable
         gcloud.unpack(EditedDisk(source), made, time=TIME)
 
 
+@pytest.mark.slow
 def test_large_contents_stay_out_of_memory(base: Path, tmp_path: Path) -> None:
     content = sparse(tmp_path / "content", 100 << 20)
 

@@ -19,6 +19,7 @@ from tpu_image.disks.objections import open_system
 FOLDERS = sorted(path.parent for path in disk_cases.DISKS.glob("*/case.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_disk_gets_its_verdicts_or_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
     case = disk_cases.load(folder)

@@ -123,6 +123,7 @@ def tree(image: Path) -> Iterator[Ext4Tree]:
         yield Ext4Tree(Ext4FileSystem(source))
 
 
+@pytest.mark.slow
 def test_names_modes_owners_and_sizes_are_those_that_debugfs_lists(image: Path, tree: Ext4Tree) -> None:
     ours = dict(walk(tree))
     assert len(ours) > 720
@@ -136,6 +137,7 @@ def test_names_modes_owners_and_sizes_are_those_that_debugfs_lists(image: Path, 
             assert entry.size == size, path
 
 
+@pytest.mark.slow
 def test_contents_and_links_are_those_that_went_in(content: Path, tree: Ext4Tree) -> None:
     for path, entry in walk(tree):
         original = content / path[1:]

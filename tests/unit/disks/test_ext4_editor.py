@@ -118,6 +118,7 @@ CHANGES: dict[str, Node | None] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", FEATURE_SETS)
 def test_every_kind_of_change_leaves_a_clean_file_system(features: str, tmp_path: Path) -> None:
     image = make(tmp_path, FEATURE_SETS[features])

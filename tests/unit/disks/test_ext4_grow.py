@@ -99,6 +99,7 @@ def check_backups(image: Path, *, in_meta_groups: bool) -> None:
         run("e2fsck", "-fn", "-b", number, "-B", block_size[1], image, good=(0, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [40, 129, 700], ids="{} MiB".format)
 @pytest.mark.parametrize("features", FEATURE_SETS)
 def test_it_is_clean_and_holds_what_it_held(features: str, size: int, tmp_path: Path) -> None:

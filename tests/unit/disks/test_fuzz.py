@@ -213,6 +213,7 @@ def read_ext4(data: bytearray) -> None:
         raise refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXT4)
 def test_ext4(files: Path, tmp_path: Path, name: str) -> None:
     path = fill(tmp_path / "image", files, "-b", "1024", *EXT4[name], size=1024 * KIB)
@@ -260,6 +261,7 @@ def test_fat(files: Path, tmp_path: Path, width: str) -> None:
     fuzz(base, areas, 700, read)
 
 
+@pytest.mark.slow
 def test_whole_disks(files: Path, tmp_path: Path) -> None:
     (files / "sbin").mkdir(exist_ok=True)
     (files / "sbin/init").touch()

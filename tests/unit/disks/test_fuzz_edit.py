@@ -143,6 +143,7 @@ def areas_of(data: bytearray) -> Iterator[tuple[int, int]]:
                 yield START + part.physical * KIB, 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 def test_file_systems(name: str, tmp_path: Path) -> None:
     data = disk_of(tmp_path, FEATURES[name])
@@ -150,6 +151,7 @@ def test_file_systems(name: str, tmp_path: Path) -> None:
     fuzz(bytes(data), list(areas_of(data)), 500, edit_disk)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 def test_file_systems_that_grow(name: str, tmp_path: Path) -> None:
     data = disk_of(tmp_path, FEATURES[name])

@@ -139,6 +139,7 @@ def test_ubuntus_server_image_with_a_separate_boot(workshop: Workshop) -> None:
     assert tree.names("/boot/efi/EFI/debian") == ["grub.cfg"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "device",
     [

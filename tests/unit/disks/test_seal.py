@@ -98,6 +98,7 @@ def test_a_partition_with_another_behind_it_is_not_grown(tmp_path: Path) -> None
         seal.grow_partition(disk, table, root)
 
 
+@pytest.mark.slow
 def test_the_archive_holds_the_edited_disk_and_is_the_same_twice(tmp_path: Path) -> None:
     path = make(tmp_path / "disk")
     with path.open("r+b") as file:

@@ -197,6 +197,7 @@ def test_a_line_is_edited_and_the_rest_kept() -> None:
     assert edited.text == CONFIG.replace("$vt_handoff\n", "$vt_handoff idle=poll\n")
 
 
+@pytest.mark.slow
 def test_a_hostile_configuration_is_read_in_bounded_time() -> None:
     started = time.process_time()
     for text in (

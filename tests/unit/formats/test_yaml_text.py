@@ -81,6 +81,7 @@ def test_comments_alone_hold_nothing() -> None:
     assert parse("# nothing\n").root is None
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(width=st.integers(2, 12), levels=st.integers(6, 40), merge=st.booleans())
 def test_aliases_do_not_expand_beyond_the_limit(width: int, levels: int, merge: bool) -> None:

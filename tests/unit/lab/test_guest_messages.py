@@ -163,6 +163,7 @@ json_values = st.recursive(
 KINDS = sorted(GuestReportBuilder()._handlers)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -184,6 +184,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attribute", "fault", "kind", "reason"), [f[1:] for f in FAILURES], ids=[f[0] for f in FAILURES]
 )

@@ -80,6 +80,7 @@ TRANSIENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", TRANSIENT)
 def test_what_may_pass_is_asked_for_again_until_it_does(fault: str) -> None:
     with served({"tpu-env": "right"}, Fault(fault, times=2)) as running:
@@ -87,6 +88,7 @@ def test_what_may_pass_is_asked_for_again_until_it_does(fault: str) -> None:
         assert len(running.requests) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "kind"), TRANSIENT.items())
 def test_what_does_not_pass_ends_at_the_deadline_as_what_it_is(
     fault: str, kind: type[metadata.MetadataError]

@@ -37,6 +37,7 @@ def seen(tree: Tree, path: str) -> object:
 EVERYWHERE = ["/", *(f"/{a}" for a in NAMES), *(f"/{a}/{b}" for a in NAMES for b in NAMES)]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(trees(), st.lists(writes(), max_size=6))
 @example(
