@@ -19,7 +19,7 @@ from tpu_image.hashing import sha256_of
 from tpu_image.lab import accelerator, judgement, machine, metadata_service, payload, qemu
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.chips import Chips
-from tpu_image.lab.enclosure import Enclosure, EnclosureError, enclosed
+from tpu_image.lab.enclosure import RESOLVER, Enclosure, EnclosureError, enclosed
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.faults import Faults
 from tpu_image.lab.forward import forwarding
@@ -99,6 +99,10 @@ def boot(request: Request, observer: Observer = lambda _: None, told: Told = lam
     """
     with open_raw(os.fspath(request.image)) as file:  # a pipe or /dev/zero would have no end
         size = file.size
+    if not Path(RESOLVER).exists():
+        raise LabError(
+            f"{RESOLVER}: there is none, or its link leads nowhere", "make one; an empty file will do"
+        )
     found = qemu.find()
     before = sha256_of(request.image, _Reading("taking the image's SHA-256", observer))
     told("looking for a way to run the guest")
