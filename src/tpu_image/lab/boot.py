@@ -17,7 +17,7 @@ from tpu_image.hashing import sha256_of
 from tpu_image.lab import accelerator, judgement, machine, metadata_service, payload, qemu, terminal
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.chips import Chips
-from tpu_image.lab.enclosure import Enclosure, EnclosureError, enclosed
+from tpu_image.lab.enclosure import RESOLVER, Enclosure, EnclosureError, enclosed
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.faults import Faults
 from tpu_image.lab.forward import forwarding
@@ -95,6 +95,10 @@ def boot(request: Request, progress: Progress = SILENT) -> BootResult:
     """
     with open_raw(os.fspath(request.image)) as file:  # a pipe or /dev/zero would have no end
         size = file.size
+    if not Path(RESOLVER).exists():
+        raise LabError(
+            f"{RESOLVER}: there is none, or its link leads nowhere", "make one; an empty file will do"
+        )
     progress.at("looking for QEMU")
     found = qemu.find()
     before = sha256_of(request.image, progress)

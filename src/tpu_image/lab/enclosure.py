@@ -29,6 +29,9 @@ METADATA_ADDRESS = "169.254.169.254"
 
 HTTP_PORT, DNS_PORT = 80, 53
 
+RESOLVER = "/etc/resolv.conf"
+"""Where QEMU looks up whom to ask for the guest; what the host has there is covered, and so must be there."""
+
 GUEST_PORT = 22000
 """Where in the namespace QEMU forwards to the guest's SSH."""
 
@@ -174,8 +177,8 @@ def _replace_resolver(libc: ctypes.CDLL, resolver: str) -> None:
     """Lay a resolv.conf of our own over that of the host, which QEMU asks for the guest's names."""
     if libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
         raise OSError(ctypes.get_errno(), "mount namespace cannot be made private")
-    if libc.mount(os.fsencode(resolver), b"/etc/resolv.conf", None, _MS_BIND, None):
-        raise OSError(ctypes.get_errno(), "/etc/resolv.conf cannot be covered")
+    if libc.mount(os.fsencode(resolver), os.fsencode(RESOLVER), None, _MS_BIND, None):
+        raise OSError(ctypes.get_errno(), f"{RESOLVER} cannot be covered")
 
 
 def _bound(kind: int, port: int) -> socket.socket:

@@ -17,6 +17,7 @@ from tpu_image.lab import accelerator, chips, qemu
 from tpu_image.lab import boot as lab
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.boot import Attempt, Request, boot
+from tpu_image.lab.errors import LabError
 from tpu_image.lab.guest_report import GuestReportBuilder
 from tpu_image.lab.result import Outcome
 from tpu_image.lab.session import Ended
@@ -41,6 +42,16 @@ def test_what_is_no_image_is_refused_before_it_is_read(
         os.mkfifo(image)
     with pytest.raises(DiskError, match="is neither a file nor a block device"):
         boot(request_for(image))
+
+
+def test_a_machine_without_a_resolver_is_told_to_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "image").touch()
+    (tmp_path / "resolv.conf").symlink_to("nowhere")
+    monkeypatch.setattr(lab, "RESOLVER", str(tmp_path / "resolv.conf"))
+    with pytest.raises(LabError, match="its link leads nowhere; make one; an empty file will do"):
+        boot(request_for(tmp_path / "image"))
 
 
 def test_an_image_that_goes_away_during_its_boot_is_judged_as_changed(
