@@ -23,6 +23,10 @@ GROUPS = Path("/sys/kernel/iommu_groups")
 DRIVERS = Path("/sys/bus/pci/drivers")
 
 
+INTERRUPTS = ("vfio_iommu_type1", "iommufd")
+"""Modules that bind nothing where interrupts are not remapped, unless told to."""
+
+
 class Kernel:
     """One PCI function, with or without an IOMMU and a driver."""
 
@@ -51,9 +55,10 @@ class Kernel:
             (GROUPS / GROUP / "name").write_text(self.settings["group_name"] + "\n")
         if self.settings.get("iommu", True):
             (self.function / "iommu_group").symlink_to(GROUPS / GROUP)
-        parameters = Path("/sys/module/vfio_iommu_type1/parameters")
-        parameters.mkdir(parents=True)
-        (parameters / "allow_unsafe_interrupts").write_text("N\n")
+        for module in INTERRUPTS:
+            parameters = Path("/sys/module") / module / "parameters"
+            parameters.mkdir(parents=True)
+            (parameters / "allow_unsafe_interrupts").write_text("N\n")
         for module in self.settings.get("loaded", ()):
             (Path("/sys/module") / module).mkdir(exist_ok=True)
             (Path("/sys/module") / module / "initstate").write_text("live\n")
@@ -117,9 +122,10 @@ class Kernel:
             "override": self.override(),
             "nodes": nodes,
             "marks": marks,
-            "interrupts": Path("/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts")
-            .read_text()
-            .strip(),
+            "interrupts": [
+                Path(f"/sys/module/{module}/parameters/allow_unsafe_interrupts").read_text().strip()
+                for module in INTERRUPTS
+            ],
             "log": self.log,
             "journal": Path("/run/journal").read_text().splitlines() if Path("/run/journal").exists() else [],
             "modules": Path("/run/modules").read_text().splitlines() if Path("/run/modules").exists() else [],

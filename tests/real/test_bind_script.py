@@ -66,7 +66,7 @@ def test_a_function_without_a_driver_is_bound_and_opened(tmp_path: Path, shell: 
     assert (state["driver"], state["override"]) == ("vfio-pci", "vfio-pci")
     assert state["nodes"] == {NODE: ["0666", 0]}
     assert state["marks"] == MARK
-    assert state["interrupts"] == "Y"
+    assert state["interrupts"] == ["Y", "Y"]
     assert set(state["modules"]) == {"vfio_pci", "vfio_iommu_type1"}
     assert "is on vfio-pci" in state["out"]
 
@@ -89,7 +89,7 @@ def test_a_bound_function_gets_its_nodes_opened_and_nothing_else(tmp_path: Path,
     state = run(tmp_path, shell, driver="vfio-pci", function_nodes=True)
     assert (state["code"], state["log"], state["override"]) == (0, [], "(null)")
     assert state["nodes"] == {NODE: ["0666", 0], "/dev/vfio/devices/vfio0": ["0666", 0]}
-    assert (state["marks"], state["interrupts"]) == (MARK, "Y")
+    assert (state["marks"], state["interrupts"]) == (MARK, ["Y", "Y"])
 
 
 def test_running_it_twice_changes_nothing_more(tmp_path: Path, shell: str) -> None:

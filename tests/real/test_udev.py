@@ -90,6 +90,12 @@ def test_udev_opens_the_groups_that_are_marked_alone(tmp_path: Path, group: int,
     assert answer.mode == mode
 
 
+def test_udev_opens_what_character_devices_are_used_with(tmp_path: Path) -> None:
+    iommufd = Device("iommu", "misc", "/devices/virtual/misc/iommu", node="/dev/iommu")
+    iommufd = iommufd._replace(properties={"MAJOR": "10", "MINOR": "120"})
+    assert udev_lab.ask(tmp_path, OURS, iommufd, "change").mode == "0666"
+
+
 def test_another_function_of_google_is_left_alone(tmp_path: Path) -> None:
     network = function(VFIO[0])._replace(attributes={"vendor": "0x1ae0", "device": "0x0042"})
     assert not [line for line in udev_lab.ask(tmp_path, OURS, network).run if "bind" in line]

@@ -63,7 +63,9 @@ KERNEL=="accel*", {access}
 # /dev/vfio/GROUP: the node does not say which device is in its group. The bind script marks those of TPUs.
 SUBSYSTEM=="vfio", KERNEL=="[0-9]*", TEST=="{MARKS}/%k", {access}
 
-# /dev/vfio/devices/vfioN, on kernels that make it.
+# /dev/vfio/devices/vfioN, on kernels that make it, and what it is of no use without. By itself that gives access to
+# nothing, like /dev/vfio/vfio, which the kernel opens to everybody.
+SUBSYSTEM=="misc", KERNEL=="iommu", {access}
 SUBSYSTEM=="vfio-dev", SUBSYSTEMS=="pci", ATTRS{{vendor}}=="0x{GOOGLE_VENDOR:04x}", \\
   ATTRS{{device}}=="{devices}", {access}
 """

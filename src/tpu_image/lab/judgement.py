@@ -95,7 +95,7 @@ def _usable(self: LabRequirement, boot: Boot) -> Verdict:
     told = f"{boot.guest.user or 'a user'} opened {used}"
     if any(_is_closed_iommufd(step) for device in devices for step in device.steps):
         closed = Evidence(IOMMUFD, found="not open to users")
-        remedy = "nothing, unless a framework of yours uses iommufd: then open /dev/iommu to its users by a udev rule"
+        remedy = "nothing, unless a framework of yours uses iommufd: then open it by a rule, as tpu-image build does"
         return self.warned(f"{told}, by groups alone: {IOMMUFD} is closed", closed, remedy=remedy)
     return self.passed(told)
 

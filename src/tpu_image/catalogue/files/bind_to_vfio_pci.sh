@@ -85,9 +85,12 @@ load_modules() {
 }
 
 allow_unsafe_interrupts() {
-    parameter=/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts
-    first_line "$parameter" || return 0
-    [ "$line" = Y ] || [ "$(uname -m)" != x86_64 ] || put Y "$parameter" || say "$parameter could not be set"
+    for module in vfio_iommu_type1 iommufd; do
+        parameter=/sys/module/$module/parameters/allow_unsafe_interrupts
+        if first_line "$parameter" && [ "$line" != Y ] && [ "$(uname -m)" = x86_64 ]; then
+            put Y "$parameter" || say "$parameter could not be set"
+        fi
+    done
 }
 
 require_iommu() {
