@@ -77,7 +77,11 @@ def _fault(word: str) -> str:
     metavar="FAULT",
     multiple=True,
     callback=options.reading(_fault),
-    help="What goes wrong: iommu=off, device=late, metadata=KIND such as metadata=down:30s. May be repeated.",
+    shell_complete=options.completing(
+        [*faults.MEANINGS, *(f"{faults.METADATA}{kind}" for kind in metadata_faults.MEANINGS)]
+    ),
+    help="What goes wrong: iommu=off, device=late, or metadata=KIND, for ever, for 30 seconds (KIND:30s) or for 2"
+    f" requests (KIND:2x). KIND: {', '.join(metadata_faults.MEANINGS)}. May be repeated.",
 )
 @click.option(
     "--run", metavar="COMMAND", multiple=True, help="Run it inside, as root, in a shell. May be repeated."

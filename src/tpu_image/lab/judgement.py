@@ -26,6 +26,10 @@ _WELL = ("success", "exec-condition", "")
 _REJECTED = ("cannot parse, ignored", "Malformed early option", "Unknown kernel command line parameters")
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class Boot(NamedTuple):
     """What a verdict of the lab rests on."""
 
@@ -75,7 +79,9 @@ def _attached(self: LabRequirement, boot: Boot) -> Verdict:
         return self.failed(f"the guest's kernel does not show {', '.join(missing)}", *evidence[:_TOLD])
     if not boot.expected:
         return self.skipped("no TPU was emulated")
-    return self.passed(f"the guest's kernel shows all {len(boot.expected)} TPU functions")
+    return self.passed(
+        f"the guest's kernel shows {_counted(len(boot.expected), 'TPU function')}, as many as there are"
+    )
 
 
 def _usable(self: LabRequirement, boot: Boot) -> Verdict:
@@ -91,7 +97,9 @@ def _usable(self: LabRequirement, boot: Boot) -> Verdict:
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         return self.failed(f"{first.address}: {bad[first]}{more}", *evidence[:_TOLD])
     groups = {device.group for device in devices}
-    used = f"{len(groups)} IOMMU groups, read, mapped and reset {len(devices)} functions"
+    used = (
+        f"{_counted(len(groups), 'IOMMU group')}, read, mapped and reset {_counted(len(devices), 'function')}"
+    )
     told = f"{boot.guest.user or 'a user'} opened {used}"
     if any(_is_closed_iommufd(step) for device in devices for step in device.steps):
         closed = Evidence(IOMMUFD, found="not open to users")
