@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -21,13 +22,16 @@ from tpu_image.lab.run_folder import run_folder
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("_qemu")]
 
 PATIENCE = 120
+T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], object]) -> None:
+def eventually(condition: Callable[[], T]) -> T:
+    """Wait until a condition holds; what it says is true then."""
     end = time.monotonic() + PATIENCE
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end
         time.sleep(0.1)
+    return found
 
 
 class Running:
@@ -70,7 +74,8 @@ def test_a_killed_session_leaves_nothing_that_the_next_does_not_remove(
 ) -> None:
     running = start(base)
     eventually(running.qemu)
-    assert len(processes(running.mark)) >= 3
+    # Whose program is just being replaced by another has no environment for a moment (execve(2)).
+    eventually(lambda: len(processes(running.mark)) >= 3)
     running.process.kill()
     running.process.wait()
     eventually(lambda: not processes(running.mark))
@@ -81,8 +86,7 @@ def test_a_killed_session_leaves_nothing_that_the_next_does_not_remove(
 
 def test_a_session_whose_qemu_is_killed_says_so(start: Callable[..., Running], base: Path) -> None:
     running = start(base)
-    eventually(running.qemu)
-    qemu = running.qemu()
+    qemu = eventually(running.qemu)
     assert qemu is not None
     os.kill(qemu, signal.SIGKILL)
     out, _ = running.process.communicate(timeout=PATIENCE)
