@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tpu_image.catalogue.limits import LockedMemory, OpenFiles, ResourceLimit
@@ -310,13 +310,17 @@ ALICE = Login("alice", 500, 500, ("dev",))
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(MACHINES)
+@example({**DEBIAN, LIMITS_CONF: "* hard nofile 10000001000\n", SERVICES: ""})
 def test_whatever_is_configured_apply_makes_it_hold_once_and_loses_nothing(files: Files) -> None:
     tree = tree_of(files)
     overlay = applied(tree)
     for requirement in (LockedMemory(), OpenFiles()):
         verdict = requirement.inspect(overlay, PROFILE)
         singled_out = [domain for domain in ("alice", "@dev", "@root") if domain in verdict.message]
-        assert verdict.status is Status.PASS or (verdict.status is Status.WARN and singled_out), verdict
+        # A line that asks for more than the kernel gives anybody is its owner's to lower, and named.
+        refused = "more than fs.nr_open" in verdict.message
+        holds = verdict.status is Status.PASS or (verdict.status is Status.WARN and singled_out)
+        assert holds or refused, verdict
     assert not applied_again(overlay).written
 
     for path, text in files.items():
