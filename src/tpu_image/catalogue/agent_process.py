@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tpu_image.catalogue import agent_record
 from tpu_image.catalogue.agents import Agent
-from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Verdict
+from tpu_image.catalogue.requirement import Evidence, Platform, Profile, Requirement, Verdict, counted
 from tpu_image.trees.base import NotFoundError, Tree
 
 PID_DIGITS = 10
@@ -103,7 +103,7 @@ class AgentRuns(Requirement):
             return self.skipped("no TPU device node is there for an agent to serve")
         message = f"TPU device nodes are there, but the {agent.name} does not run: {self.consequence}"
         evidence: tuple[Evidence, ...] = (
-            Evidence(nodes[0], found=f"{len(nodes)} device node{'s' if len(nodes) > 1 else ''}"),
+            Evidence(nodes[0], found=counted(len(nodes), "device node")),
             Evidence("/proc", found="no process", expected=agent.program),
         )
         ends = agent_record.exits(tree, agent.program)

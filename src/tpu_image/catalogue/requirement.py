@@ -54,6 +54,11 @@ class Status(enum.Enum):
     """Looked at and not decidable from here."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Say how many there are: ``1 chip``, ``2 chips``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class Evidence(NamedTuple):
     """One observation behind a verdict. ``line`` counts from 1; 0 where there is no line."""
 

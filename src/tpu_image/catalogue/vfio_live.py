@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tpu_image.catalogue.accounts import group_id
 from tpu_image.catalogue.hardware import Generation, NodeKind, identify
-from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict
+from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Verdict, counted
 from tpu_image.catalogue.vfio_modules import PARAMETER
 from tpu_image.formats.modprobe import is_true
 from tpu_image.trees.base import Kind, Tree, TreeError
@@ -129,7 +129,7 @@ def _summary(found: list[Function]) -> str:
     for generation, count in _counts(found).items():
         chips, per_chip = count // generation.functions_per_chip, generation.functions_per_chip
         functions_too = f" ({count} functions)" if per_chip > 1 else ""
-        parts.append(f"{chips} {_title(generation)} chip{'' if chips == 1 else 's'}{functions_too}")
+        parts.append(f"{counted(chips, f'{_title(generation)} chip')}{functions_too}")
     return ", ".join(parts)
 
 

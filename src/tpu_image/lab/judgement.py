@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tpu_image import catalogue
 from tpu_image.catalogue.kernel_parameters import PARAMETERS
-from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict
+from tpu_image.catalogue.requirement import Evidence, Profile, Requirement, Status, Verdict, counted
 from tpu_image.catalogue.sections import section
 from tpu_image.lab.result import ApiStep, Device, GuestReport
 
@@ -24,10 +24,6 @@ _WELL = ("success", "exec-condition", "")
 """Results of a unit (systemctl(1) show) that are no failure: one of ours is skipped where there is nothing to mend."""
 
 _REJECTED = ("cannot parse, ignored", "Malformed early option", "Unknown kernel command line parameters")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Boot(NamedTuple):
@@ -80,7 +76,7 @@ def _attached(self: LabRequirement, boot: Boot) -> Verdict:
     if not boot.expected:
         return self.skipped("no TPU was emulated")
     return self.passed(
-        f"the guest's kernel shows {_counted(len(boot.expected), 'TPU function')}, as many as there are"
+        f"the guest's kernel shows {counted(len(boot.expected), 'TPU function')}, as many as there are"
     )
 
 
@@ -98,7 +94,7 @@ def _usable(self: LabRequirement, boot: Boot) -> Verdict:
         return self.failed(f"{first.address}: {bad[first]}{more}", *evidence[:_TOLD])
     groups = {device.group for device in devices}
     used = (
-        f"{_counted(len(groups), 'IOMMU group')}, read, mapped and reset {_counted(len(devices), 'function')}"
+        f"{counted(len(groups), 'IOMMU group')}, read, mapped and reset {counted(len(devices), 'function')}"
     )
     told = f"{boot.guest.user or 'a user'} opened {used}"
     if any(_is_closed_iommufd(step) for device in devices for step in device.steps):

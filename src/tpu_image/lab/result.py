@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tpu_image.catalogue.requirement import Profile, Status, Verdict
+from tpu_image.catalogue.requirement import Profile, Status, Verdict, counted
 
 
 class Outcome(enum.Enum):
@@ -45,6 +45,11 @@ class Emulator(NamedTuple):
     firmware: str
     cpus: int
     memory: int
+
+    @property
+    def size(self) -> str:
+        """How large it was, in words."""
+        return f"{counted(self.cpus, 'CPU')}, {self.memory} MiB"
 
 
 class Stage(NamedTuple):

@@ -78,7 +78,7 @@ def _machine(result: BootResult) -> Iterator[str]:
     yield f"{printable(result.artefact.path)}: {result.machine}, {result.profile.platform.value}"
     yield (
         f"  QEMU {emulator.version}, {emulator.accelerator} ({emulator.reason}), {emulator.firmware}, "
-        f"{emulator.cpus} {'CPU' if emulator.cpus == 1 else 'CPUs'}, {emulator.memory} MiB"
+        f"{emulator.size}"
     )
     if guest.system or guest.kernel:
         yield f"  {printable(guest.system)}, Linux {printable(guest.kernel)}"

@@ -57,8 +57,7 @@ def _ending(result: BootResult) -> str:
 
 def _facts(result: BootResult) -> str:
     emulator, artefact, guest = result.emulator, result.artefact, result.guest
-    processors = "1 CPU" if emulator.cpus == 1 else f"{emulator.cpus} CPUs"
-    hardware = f"{processors}, {emulator.memory} MiB, {emulator.firmware.upper()}"
+    hardware = f"{emulator.size}, {emulator.firmware.upper()}"
     digest = code(artefact.sha256_before)
     unchanged = status("pass", "unchanged") if artefact.unchanged else status("fail", "changed by the boot")
     return elements.facts(

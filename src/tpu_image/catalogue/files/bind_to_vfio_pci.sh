@@ -64,10 +64,6 @@ wait_for() {
     done
 }
 
-is_bound() {
-    has_driver vfio-pci
-}
-
 has_left_driver() {
     ! has_driver "$1"
 }
@@ -112,17 +108,16 @@ mark_group() {
 }
 
 bind_function() {
-    if is_bound; then return; fi
+    if has_driver vfio-pci; then return; fi
     # The override comes first: no other driver can take the function while it has none.
     put vfio-pci "$function/driver_override" || fail 5 "driver_override was refused"
-    previous=
     if previous=$(readlink "$function/driver"); then
         previous=${previous##*/}
         put "$address" "$function/driver/unbind" || fail 5 "the driver $previous does not let go of it"
         wait_for has_left_driver "$previous" || fail 5 "the driver $previous keeps it"
     fi
     put "$address" /sys/bus/pci/drivers_probe || say "drivers_probe reported an error"
-    wait_for is_bound || fail 5 "the kernel did not bind it to vfio-pci (previous driver: ${previous:-none}); see dmesg"
+    wait_for has_driver vfio-pci || fail 5 "the kernel did not bind it to vfio-pci (previous driver: ${previous:-none}); see dmesg"
 }
 
 open_node() {
