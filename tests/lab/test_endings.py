@@ -45,10 +45,10 @@ class Running:
         )
 
     def qemu(self) -> int | None:
-        """QEMU's process, once what makes its namespaces has become it."""
+        """The guest's QEMU, once what makes its namespaces has become it; not the one that is asked what it can do."""
         for pid in processes(self.mark):
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"vfio-user-pci" in words and b"enclosure.py" not in words:
+            if b'"vfio-user-pci"' in words and b"enclosure.py" not in words:
                 return pid
         return None
 

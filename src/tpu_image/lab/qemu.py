@@ -121,7 +121,7 @@ def probe(candidate: Qemu) -> Qemu:
     Raises:
         LabError: it does not start, is too old, or was built without it.
     """
-    name = candidate.command[0] if candidate.root == Path("/") else str(candidate.root)
+    name = _name(candidate)
     text = _output(candidate, ["--version"])
     version = parse_version(text)
     if version is None:
@@ -142,6 +142,11 @@ def parse_version(text: str) -> tuple[int, ...] | None:
     return None if match is None else tuple(map(int, match.groups()))
 
 
+def _name(candidate: Qemu) -> str:
+    """Give the path that its user knows: of a private one, not that of its loader."""
+    return candidate.command[0] if candidate.root == Path("/") else str(candidate.root)
+
+
 def _output(candidate: Qemu, arguments: Sequence[str]) -> str:
     try:
         result = subprocess.run(
@@ -154,5 +159,7 @@ def _output(candidate: Qemu, arguments: Sequence[str]) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LabError(f"{candidate.command[0]} does not start: {error}", SETUP) from None
+        raise LabError(f"{_name(candidate)} does not start: {error}", SETUP) from None
+    if result.returncode < 0:
+        raise LabError(f"{_name(candidate)} was ended by signal {-result.returncode} when asked", SETUP)
     return result.stdout.decode("utf-8", "replace")

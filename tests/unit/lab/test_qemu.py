@@ -55,6 +55,12 @@ def test_one_that_will_not_do_is_named_with_what_to_do(
     assert refused.value.remedy == "install QEMU 10.1 or newer, or run: tpu-image lab setup"
 
 
+def test_one_that_is_killed_while_it_is_asked_is_not_said_to_lack_something(on_path: Path) -> None:
+    program(on_path, "QEMU emulator version 10.2.1", '"; kill -KILL $$; echo "')
+    with pytest.raises(LabError, match="was ended by signal 9 when asked"):
+        qemu.find()
+
+
 def test_where_there_is_none_the_message_says_so(on_path: Path) -> None:
     with pytest.raises(LabError, match="qemu-of-the-test is not installed"):
         qemu.find()
