@@ -18,7 +18,7 @@ from tpu_image.catalogue.requirement import Profile, Verdict
 from tpu_image.customise.applying import apply_files
 from tpu_image.customise.customisation import Customisation
 from tpu_image.customise.execution import Executed, executed
-from tpu_image.customise.namespace import NamespaceExecutor
+from tpu_image.customise.executors import executor
 from tpu_image.disks import seal
 from tpu_image.disks.archive import ArchiveResult, write_archive, write_qcow2, write_raw
 from tpu_image.disks.edited import EditedDisk
@@ -53,6 +53,7 @@ class Request:
         size: bytes of the disk, whole GiB; the root grows to its end. 0 leaves the root as large as it is.
         customisation: what the user wants besides.
         agents: where agents come from that the image lacks.
+        run_in: name of the executor of what is to run in the image; empty for the one that suits this user.
         sbom: where a software bill of materials is wanted; the name says in which format.
     """
 
@@ -69,6 +70,7 @@ class Request:
     sha256: str = ""
     customisation: Customisation = field(default_factory=Customisation)
     agents: AgentRequest = field(default_factory=AgentRequest)
+    run_in: str = ""
 
 
 class InstalledAgent(NamedTuple):
@@ -217,7 +219,7 @@ def _prepared(
         with executed(
             disk,
             request.customisation,
-            NamespaceExecutor(),
+            lambda: executor(request.run_in),
             _Execution(progress),
             folder=request.output.resolve().parent,
             progress=progress,

@@ -107,7 +107,7 @@ class Customised:
         )
         with open_image(base) as source:
             disk = EditedDisk(source)
-            with executed(disk, wanted, NamespaceExecutor(), self.heard, folder=folder) as (changed, done):
+            with executed(disk, wanted, NamespaceExecutor, self.heard, folder=folder) as (changed, done):
                 self.done: Executed = done
                 place(changed, [Placement("/etc/motd", content=b"mine\n", owner="root")], time=TIME)
                 self.cleared = clear_leftovers(changed, time=TIME)
@@ -215,7 +215,7 @@ def test_a_kernel_that_is_not_the_newest_is_pinned(
     heard = lab.Heard()
     with (
         open_image(customised.path) as source,
-        executed(EditedDisk(source), wanted, NamespaceExecutor(), heard, folder=tmp_path) as (disk, done),
+        executed(EditedDisk(source), wanted, NamespaceExecutor, heard, folder=tmp_path) as (disk, done),
     ):
         tree = open_tree(disk)
         assert "GRUB_DEFAULT='gnulinux-advanced-" in tree.read_text(
@@ -233,7 +233,7 @@ def test_a_package_that_there_is_none_of_is_named_with_what_apt_says(
     with (
         open_image(base) as source,
         pytest.raises(CustomisationError) as caught,
-        executed(EditedDisk(source), wanted, NamespaceExecutor(), lab.Heard(), folder=tmp_path),
+        executed(EditedDisk(source), wanted, NamespaceExecutor, lab.Heard(), folder=tmp_path),
     ):
         pytest.fail("it was installed")
     assert caught.value.message == "install no-such-package-at-all: ended with status 100"

@@ -330,7 +330,7 @@ script = b"echo working; sleep 987603 & sleep 987603; echo never"
 with open_image(sys.argv[1]) as base:
     wanted = Customisation(scripts=(Script("long", script),))
     print("start", flush=True)
-    with executed(EditedDisk(base), wanted, NamespaceExecutor(), Loud(), folder=Path(sys.argv[2])):
+    with executed(EditedDisk(base), wanted, NamespaceExecutor, Loud(), folder=Path(sys.argv[2])):
         print("done", flush=True)
 """
 

@@ -17,6 +17,7 @@ from tpu_image.cli.base import base_option, complete_base, open_base
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
 from tpu_image.cli.wanted import Wanted, agent_options, customisation_of, with_specified
+from tpu_image.customise.executors import NAMES as EXECUTORS
 from tpu_image.customise.session import CustomisationError
 from tpu_image.disks.seal import parse_size
 from tpu_image.manifest import documents
@@ -79,6 +80,12 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     is_flag=True,
     help="Boot the image in the lab before it gets its name (tpu-image boot).",
 )
+@click.option(
+    "--run-in",
+    type=click.Choice(EXECUTORS),
+    help="Where a specification's packages and programs run: apart, on this machine's kernel, which needs root; or in"
+    " QEMU, on the image's own.  [default: namespace for root, virtual-machine for others]",
+)
 @agent_options
 @progress.option
 @options.specification_options
@@ -93,6 +100,7 @@ def command(
     force: bool,
     sbom: str | None,
     booted: bool,
+    run_in: str | None,
     agents: AgentRequest,
     shown: str,
     profile: Profile,
@@ -102,10 +110,9 @@ def command(
     """Turn BASE into a TPU image and write it to OUT, checked, in one pass.
 
     BASE is a disk image: qcow2, raw, or Compute Engine's .tar.gz. It is only read. Neither root nor a mount is
-    needed, and nothing inside the image is executed unless a specification asks for packages or programs, which
-    needs root. BASE may be a URL (http, https, gs; with #sha256=... it is verified), or debian:bookworm (the
-    default), debian:trixie, ubuntu:22.04, ubuntu:24.04, of which a base is made with mmdebstrap; both are kept in
-    the cache.
+    needed, and nothing inside the image is executed unless a specification asks for packages or programs. BASE may
+    be a URL (http, https, gs; with #sha256=... it is verified), or debian:bookworm (the default), debian:trixie,
+    ubuntu:22.04, ubuntu:24.04, of which a base is made with mmdebstrap; both are kept in the cache.
     """
     wanted = Wanted.of(base, output, form, size, specification)
     began = time.monotonic()
@@ -124,6 +131,7 @@ def command(
                 sha256=wanted.sha256,
                 customisation=customisation_of(specification, display),
                 agents=with_specified(agents, specification, display),
+                run_in=run_in or "",
             )
             built = build(request, display, documents, _gate(request, display) if booted else None)
     except CustomisationError as error:

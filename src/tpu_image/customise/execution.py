@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -55,7 +55,7 @@ class Executed:
 def executed(
     disk: EditedDisk,
     customisation: Customisation,
-    executor: Executor,
+    executor: Callable[[], Executor],
     listener: Listener,
     *,
     folder: Path,
@@ -66,7 +66,7 @@ def executed(
     Args:
         disk: as large as it is to be, its file systems clean.
         customisation: what is wanted.
-        executor: runs programs in the image.
+        executor: gives what runs programs in the image; not asked where none is to run.
         listener: is told how that goes on.
         folder: where the copy of the disk is made, as sparse as the disk; it never has a name there.
         progress: is told how far the copying is.
@@ -79,7 +79,8 @@ def executed(
     if not customisation.executes:
         yield disk, Executed()
         return
-    executor.require()
+    chosen = executor()
+    chosen.require()
     before = open_tree(disk)
     _refuse(before, customisation)
     disk.discard(free_ranges(disk, before))
@@ -87,12 +88,12 @@ def executed(
         write_raw(disk, scratch, progress=progress, stage="copying", hashed=False)
         scratch.flush()
         packages = packages_of(before)
-        executor.execute(scratch, session_of(customisation), listener)
+        chosen.execute(scratch, session_of(customisation), listener)
         kernel = ""
         if customisation.kernel:
-            kernel = _make_default(scratch, customisation, executor, listener)
+            kernel = _make_default(scratch, customisation, chosen, listener)
         with _opened(scratch, disk.name) as changed:
-            yield changed, _record(customisation, executor, packages, packages_of(open_tree(changed)), kernel)
+            yield changed, _record(customisation, chosen, packages, packages_of(open_tree(changed)), kernel)
 
 
 def _refuse(tree: Tree, customisation: Customisation) -> None:

@@ -71,7 +71,7 @@ SCRIPT = Customisation(scripts=(Script("secret", b"password=1\n"),))
 def test_the_rest_of_a_build_sees_what_was_executed(base: Path, disk: EditedDisk, tmp_path: Path) -> None:
     digest = hashlib.sha256(base.read_bytes()).digest()
     stub = Stub()
-    with executed(disk, SCRIPT, stub, Heard(), folder=tmp_path) as (changed, done):
+    with executed(disk, SCRIPT, lambda: stub, Heard(), folder=tmp_path) as (changed, done):
         assert open_tree(changed).read_bytes(STATUS) == NEW
         assert changed.name == disk.name
         assert not list(tmp_path.iterdir()), "the copy has no name"
@@ -89,14 +89,14 @@ def test_the_rest_of_a_build_sees_what_was_executed(base: Path, disk: EditedDisk
 
 
 def test_a_secret_of_a_script_is_on_no_disk(disk: EditedDisk, tmp_path: Path) -> None:
-    with executed(disk, SCRIPT, Stub(), Heard(), folder=tmp_path) as (changed, done):
+    with executed(disk, SCRIPT, Stub, Heard(), folder=tmp_path) as (changed, done):
         assert "password" not in repr(done)
         assert b"password=1" not in changed.read_at(0, changed.size)
 
 
 def test_files_alone_need_no_copy_and_no_executor(disk: EditedDisk, tmp_path: Path) -> None:
     wanted = Customisation(files=(Placement("/etc/motd", content=b""),))
-    with executed(disk, wanted, Stub(able=False), Heard(), folder=tmp_path) as (changed, done):
+    with executed(disk, wanted, pytest.fail, Heard(), folder=tmp_path) as (changed, done):
         assert changed is disk
         assert done == Executed()
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_executed_is_said_before_the_disk_is_copied(disk: EditedD
         executed(
             disk,
             SCRIPT,
-            Stub(able=False),
+            lambda: Stub(able=False),
             Heard(),
             folder=tmp_path,
             progress=Told(),
@@ -126,6 +126,6 @@ def test_what_cannot_be_executed_is_said_before_the_disk_is_copied(disk: EditedD
 def test_an_image_without_apt_is_told_so(disk: EditedDisk, tmp_path: Path) -> None:
     with (
         pytest.raises(CustomisationError, match="need apt-get, which the image does not have"),
-        executed(disk, Customisation(packages=("x",)), Stub(), Heard(), folder=tmp_path),
+        executed(disk, Customisation(packages=("x",)), Stub, Heard(), folder=tmp_path),
     ):
         pytest.fail("it was executed")

@@ -1,0 +1,234 @@
+"""Running programs inside an image in a virtual machine of its own: without root, and behind a kernel of its own.
+
+The image's own kernel starts in QEMU with a shell script in place of init. This machine's kernel mounts nothing of it;
+what runs there reaches the network as the user who builds does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from tpu_image.customise.confinement import IN_MEMORY
+from tpu_image.customise.following import LINE_LIMIT, Account, follow
+from tpu_image.customise.guest_kernel import guest_kernel
+from tpu_image.customise.guest_machine import MEMORY, Files, Machine, arguments
+from tpu_image.customise.guest_session import device_of, size_of, write_session
+from tpu_image.customise.mounting import MountedVolume, mounted_volumes
+from tpu_image.customise.session import CustomisationError, Listener, Session
+from tpu_image.disks.image_tree import ImageTree, open_tree
+from tpu_image.disks.raw import open_raw
+from tpu_image.lab import accelerator, qemu
+from tpu_image.lab.accelerator import Accelerator
+from tpu_image.lab.errors import LabError
+from tpu_image.lab.throwaway import nameless_file
+from tpu_image.parent_death import ends_with_us
+from tpu_image.report.printable import printable
+from tpu_image.trees.base import Kind
+
+START_LIMIT = {"kvm": 60.0, "tcg": 600.0}
+"""Seconds in which the script must be heard: a second and ten on a quiet machine."""
+
+CPUS_LIMIT = 4
+MIB = 1 << 20
+BEGINNING = "the image's kernel in a virtual machine"
+
+CONSOLE_TAIL = 10
+"""Lines of the console that are told where the script was never heard."""
+
+
+class VirtualMachineExecutor:
+    """Runs sessions in QEMU, by the image's own kernel; needs no privilege."""
+
+    method = "virtual-machine"
+
+    def __init__(self) -> None:
+        self._found: tuple[qemu.Qemu, Accelerator] | None = None
+
+    def require(self) -> None:
+        """Find a QEMU, as :class:`~tpu_image.customise.session.Executor` says."""
+        if self._found is None:
+            try:
+                found = qemu.find()
+                ends_with_us()
+            except LabError as error:
+                raise CustomisationError(
+                    f"packages, remove, run, kernel and pip execute programs inside the image: {error}"
+                ) from None
+            except FileNotFoundError as error:
+                raise CustomisationError(f"{error.filename} {error.strerror}") from None
+            self._found = found, accelerator.choose(found)
+
+    def execute(self, disk: BinaryIO, session: Session, listener: Listener) -> None:
+        """Run a session, as :class:`~tpu_image.customise.session.Executor` says."""
+        self.require()
+        assert self._found is not None  # noqa: S101 - just required
+        found, chosen = self._found
+        try:
+            run = _Run(disk, session, listener, found, chosen.name)
+            run.run()
+        except LabError as error:
+            raise CustomisationError(str(error)) from None
+        if chosen.name == "kvm" and not run.heard and not run.account.out_of_time():
+            # A test guest ran with KVM, and this kernel did not get as far as to change anything.
+            self._found = found, Accelerator("tcg", "the image's kernel did not start with KVM")
+            self.execute(disk, session, listener)
+            return
+        run.account.judge()
+
+
+class _Run:
+    """One session from its start to its end; ``heard`` is whether its script was."""
+
+    def __init__(
+        self, disk: BinaryIO, session: Session, listener: Listener, found: qemu.Qemu, accelerated: str
+    ) -> None:
+        self._disk = disk
+        self._session = session
+        self._listener = listener
+        self._qemu = found
+        self._accelerator = accelerated
+        self._token = secrets.token_hex(16).encode()
+        self._console: deque[str] = deque(maxlen=CONSOLE_TAIL)
+        self._log: deque[str] = deque(maxlen=1)
+        self.account = Account(session, listener, BEGINNING)
+        self.heard = False
+
+    def run(self) -> None:
+        """Start the machine, and follow it until everything is on the disk or nothing can be any more."""
+        self._listener.step(BEGINNING)
+        with contextlib.ExitStack() as stack:
+            console, port = _Pair(stack), _Pair(stack)
+            machine, files = self._prepare(stack, console, port)
+            command = [*self._qemu.command, *arguments(machine, files)]
+            log = stack.enter_context(_started(command, self._qemu.environment, files.inherited))
+            for pair in (console, port):
+                pair.theirs.close()
+            follow(
+                {
+                    console.ours.fileno(): lambda data: self._console.append(_readable(data)),
+                    port.ours.fileno(): self._take,
+                    log: lambda data: self._log.append(_readable(data)),
+                },
+                self.account,
+                self._is_over,
+            )
+        if not self.account.over:
+            said = [line for line in (*self._log, *reversed(self._console)) if line]
+            self.account.error = f"the virtual machine ended{f': {said[0]}' if said else ''}"
+
+    def _prepare(self, stack: contextlib.ExitStack, console: _Pair, port: _Pair) -> tuple[Machine, Files]:
+        with open_raw(f"/proc/self/fd/{self._disk.fileno()}") as source:
+            tree = open_tree(source)
+            volumes = _volumes(tree)
+            kernel = guest_kernel(tree)
+        given = stack.enter_context(nameless_file())
+        write_session(given, self._session, volumes, self._token.decode())
+        # QEMU takes a descriptor for reading alone only where it was opened so.
+        path = Path(f"/proc/self/fd/{given.fileno()}")
+        reading = stack.enter_context(path.open("rb"))
+        files = Files(
+            self._disk.fileno(),
+            reading.fileno(),
+            _holding(stack, kernel.kernel),
+            _holding(stack, kernel.initramfs) if kernel.initramfs else None,
+            console.theirs.fileno(),
+            port.theirs.fileno(),
+        )
+        # In the guest four fifths of the memory may hold the session's files.
+        memory = MEMORY + size_of(self._session) * 5 // 4 // MIB
+        return Machine(self._accelerator, _cpus(), memory, device_of(volumes[0])), files
+
+    def _take(self, data: bytes) -> None:
+        """Take a line of what the script tells, or of what the image's programs write."""
+        token, _, told = data.partition(b" ")
+        if token != self._token:
+            if self.heard:
+                self.account.line(data)
+            return
+        self.heard = True
+        word, _, rest = told.decode("utf-8", "replace").partition(" ")
+        number = int(rest) if re.fullmatch("[0-9]{1,4}", rest) else None
+        if word == "step" and number is not None and number < len(self._session.steps):
+            self.account.begin(number)
+        elif word == "status" and number is not None:
+            self.account.failed(number)
+        elif word == "line":
+            self.account.remark(rest)
+        elif word == "error":
+            self.account.error = printable(rest)
+        elif word == "done":
+            self.account.done = True
+
+    def _is_over(self) -> bool:
+        if not self.heard and self.account.seconds > START_LIMIT[self._accelerator]:
+            self.account.tail.extend(self._console)
+            self.account.error = (
+                f"nothing was heard of it within {START_LIMIT[self._accelerator]:.0f} seconds"
+            )
+        return self.account.over
+
+
+class _Pair:
+    """A connected pair of sockets: ours, and QEMU's, whose descriptor is inherited."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self.ours, self.theirs = map(stack.enter_context, socket.socketpair())
+
+
+def _volumes(tree: ImageTree) -> list[MountedVolume]:
+    for name in IN_MEMORY:
+        entry = tree.root.tree.lstat(f"/{name}")
+        if entry is None or entry.kind is not Kind.DIRECTORY:
+            raise CustomisationError(f"/{name} is no folder in the image, so nothing can be executed in it")
+    return mounted_volumes(tree)
+
+
+def _holding(stack: contextlib.ExitStack, content: bytes) -> int:
+    """Give a file with a content, and no name."""
+    file = stack.enter_context(nameless_file())
+    file.write(content)
+    file.flush()
+    return file.fileno()
+
+
+def _cpus() -> int:
+    return min(CPUS_LIMIT, len(os.sched_getaffinity(0)))
+
+
+@contextlib.contextmanager
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int]
+) -> Iterator[int]:
+    """Start QEMU, and give where it says what is wrong; it is killed at the block's end, or when we are."""
+    reading, writing = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [*ends_with_us(), *command],
+            env={**os.environ, **environment},
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+            start_new_session=True,
+        )
+        os.close(writing)
+        try:
+            yield reading
+        finally:
+            process.kill()
+            process.wait()
+    finally:
+        os.close(reading)
+
+
+def _readable(data: bytes) -> str:
+    return printable(data.decode("utf-8", "replace").strip(), LINE_LIMIT)
