@@ -123,7 +123,7 @@ class _Run:
         if not (account.done or self._device or account.error):
             reason = account.tail[-1] if account.tail else "unshare ended"
             raise CustomisationError(
-                f"this machine gives no namespaces ({reason}); build as root, outside containers that forbid them"
+                f"this machine gives no namespaces ({reason}); build with --run-in virtual-machine"
             )
         account.judge()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from cli_types import Run
 from tpu_image import catalogue
 from tpu_image.catalogue.vbar_agent import VbarAgent
 from tpu_image.customise.execution import Executed
-from tpu_image.customise.session import CustomisationError, Listener
+from tpu_image.customise.session import CustomisationError, Executor, Listener
 from tpu_image.disks.image import open_image
 from tpu_image.disks.objections import open_system
 
@@ -90,12 +92,16 @@ def test_another_base_than_the_one_that_is_meant_is_refused(run: Run, base: Path
     assert not list(tmp_path.glob("out*"))
 
 
+def executing(monkeypatch: pytest.MonkeyPatch, execute: Callable[..., object]) -> None:
+    """Have a function in the place of what executes programs of the image, whoever runs this test."""
+    stub = SimpleNamespace(method="stub", require=lambda: None, execute=execute)
+    monkeypatch.setattr("tpu_image.build.executor", lambda _name: stub)
+
+
 def test_nothing_of_another_base_than_the_one_that_is_meant_is_run(
     run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "tpu_image.customise.namespace.NamespaceExecutor.execute", lambda *_: pytest.fail("it was run")
-    )
+    executing(monkeypatch, lambda *_: pytest.fail("it was run"))
     text = f"base: {{image: {base}, sha256: {'a' * 64}}}\noutput: out.tar.gz\nrun: [id]\n"
     done = run("build", "--spec", specification(tmp_path, text), "--no-agent", "--quiet")
     assert done.status == 2
@@ -124,7 +130,7 @@ def test_what_fails_inside_the_image_is_shown_and_leaves_nothing(
     def fail(*_: object, **__: object) -> Executed:
         raise CustomisationError("run: script 1 ended with status 3", ["one", "two"])
 
-    monkeypatch.setattr("tpu_image.customise.namespace.NamespaceExecutor.execute", fail)
+    executing(monkeypatch, fail)
     text = f"base: {base}\noutput: out.tar.gz\nrun: [exit 3]\n"
     done = run("build", "--spec", specification(tmp_path, text), "--no-agent", "--quiet")
     assert done.status == 2
@@ -136,14 +142,43 @@ def test_what_fails_inside_the_image_is_shown_and_leaves_nothing(
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.parametrize(
+    ("user", "options", "method"),
+    [
+        (0, [], "namespace"),
+        (1000, [], "virtual-machine"),
+        (0, ["--run-in", "virtual-machine"], "virtual-machine"),
+        (1000, ["--run-in", "namespace"], "namespace"),
+    ],
+)
+def test_programs_run_where_the_user_can_unless_told_otherwise(
+    run: Run,
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    user: int,
+    options: list[str],
+    method: str,
+) -> None:
+    def refuse(executor: Executor) -> None:
+        raise CustomisationError(f"{executor.method} was chosen")
+
+    monkeypatch.setattr("tpu_image.customise.namespace.NamespaceExecutor.require", refuse)
+    monkeypatch.setattr("tpu_image.customise.virtual_machine.VirtualMachineExecutor.require", refuse)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    text = f"base: {base}\noutput: out.tar.gz\nrun: ['true']\n"
+    done = run("build", "--spec", specification(tmp_path, text), "--no-agent", "--quiet", *options)
+    assert (done.status, done.err) == (2, f"tpu-image: {method} was chosen\n")
+
+
 def test_what_a_program_said_is_shown_once(
     run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_self: object, _disk: object, _session: object, listener: Listener) -> None:
+    def fail(_disk: object, _session: object, listener: Listener) -> None:
         listener.line("one")
         raise CustomisationError("run: script 1 ended with status 3", ["one"])
 
-    monkeypatch.setattr("tpu_image.customise.namespace.NamespaceExecutor.execute", fail)
+    executing(monkeypatch, fail)
     text = f"base: {base}\noutput: out.tar.gz\nrun: [exit 3]\n"
     for options in ([], ["--progress", "none"]):
         done = run("build", "--spec", specification(tmp_path, text), "--no-agent", *options)
@@ -160,7 +195,7 @@ def test_the_copy_that_programs_run_in_is_not_hashed(
         raise CustomisationError("the copy was made")
 
     monkeypatch.setattr("tpu_image.disks.archive._hash_zeros", hashed)
-    monkeypatch.setattr("tpu_image.customise.namespace.NamespaceExecutor.execute", fail)
+    executing(monkeypatch, fail)
     text = f"base: {base}\noutput: out.tar.gz\nrun: ['true']\n"
     done = run("build", "--spec", specification(tmp_path, text), "--no-agent")
     assert done.err.endswith("the copy was made\n")
