@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 from pathlib import Path
 
 REMEDY = "name a folder of yours in XDG_CACHE_HOME"
+
+_held: dict[Path, int] = {}
+"""Descriptors that hold the locks of this process."""
 
 
 class CacheError(Exception):
@@ -75,3 +79,46 @@ def require_own(path: Path) -> None:
         # Whoever owns a link may have it lead elsewhere once this was looked at.
         if shared or not {status.st_uid, each.lstat().st_uid} <= {os.geteuid(), 0}:
             raise CacheError(f"{each}: somebody else can write to it; {REMEDY}")
+
+
+def keep(path: Path) -> bool:
+    """Keep a file or folder of the cache from being removed until this process ends; False where it is not there.
+
+    Whoever removes one holds an exclusive lock on it (flock(2)) meanwhile.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    while not (path in _held and names(path, _held[path])):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        _keep(path, descriptor)  # and look whether it was removed, or made anew, while this waited
+    return True
+
+
+def adopt(path: Path, descriptor: int) -> None:
+    """Keep what is open and locked for oneself already; the descriptor may be closed then."""
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    _keep(path, os.dup(descriptor))  # a lock belongs to what was opened, however often it is duplicated
+
+
+def _keep(path: Path, descriptor: int) -> None:
+    release(path)
+    _held[path] = descriptor
+
+
+def release(path: Path) -> None:
+    """Take back :func:`keep`."""
+    if path in _held:
+        os.close(_held.pop(path))
+
+
+def names(path: Path, descriptor: int) -> bool:
+    """Whether a path is that of an open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -17,8 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tpu_image.cache_folder import CacheError
+from tpu_image.cache_folder import CacheError, keep
+from tpu_image.cache_folder import adopt as adopt
 from tpu_image.cache_folder import folder as folder
+from tpu_image.cache_folder import names as names
+from tpu_image.cache_folder import release as release
 from tpu_image.cache_folder import subfolder as subfolder
 from tpu_image.output import write_file
 
@@ -31,8 +34,6 @@ ABOUT_LIMIT = 64 * 1024
 Kind = Literal["base", "download", "unfinished", "other"]
 
 _SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_held: dict[Path, int] = {}
-"""Descriptors that hold the locks of this process."""
 
 
 @dataclass(frozen=True)
@@ -101,48 +102,13 @@ def about(path: Path) -> About | None:
 
 def hold(path: Path) -> bool:
     """Keep an entry from being removed until this process ends; False where it is not there (any more)."""
-    while True:
-        if path in _held and names(path, _held[path]):
-            return True
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if names(path, descriptor):  # it was not removed, or made anew, while this waited
-            break
-        os.close(descriptor)
+    if not keep(path):
+        return False
     # Noted on the description, not on the entry: a build that reads it would take that for a change. And a cache that
     # may only be read is a cache all the same.
     with contextlib.suppress(OSError):
         os.utime(about_path(path))
-    _keep(path, descriptor)
     return True
-
-
-def adopt(path: Path, descriptor: int) -> None:
-    """Hold an entry that is open and locked for oneself already; the descriptor may be closed then."""
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    _keep(path, os.dup(descriptor))  # a lock belongs to what was opened, however often it is duplicated
-
-
-def _keep(path: Path, descriptor: int) -> None:
-    release(path)
-    _held[path] = descriptor
-
-
-def release(path: Path) -> None:
-    """Take back :func:`hold`."""
-    if path in _held:
-        os.close(_held.pop(path))
-
-
-def names(path: Path, descriptor: int) -> bool:
-    """Whether a path is that of an open file."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def lock(descriptor: int) -> None:
@@ -202,8 +168,8 @@ def _used(path: Path, made: float) -> float:
 def _taken(path: Path) -> int:
     """Bytes on the disk of a file or a folder's files; what may not be read does not count."""
     total = 0
-    for parent, _, names in os.walk(path):
-        for name in names:
+    for parent, _, files in os.walk(path):
+        for name in files:
             with contextlib.suppress(OSError):
                 total += Path(parent, name).lstat().st_blocks * 512
     with contextlib.suppress(OSError):

@@ -95,7 +95,8 @@ def _candidates() -> list[Qemu]:
         candidates.append(Qemu((on_path,), ""))
     if (private_root() / "usr/bin" / PROGRAM).is_file():
         cache_folder.require_own(private_root())
-        candidates.append(in_root(private_root()))
+        if cache_folder.keep(private_root()):  # a guest would miss it if the cache were cleaned
+            candidates.append(in_root(private_root()))
     return candidates
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from cli_types import Run
+from tpu_image import cache_folder
 from tpu_image.bases.releases import DEFAULT
 from tpu_image.downloads import cache
+from tpu_image.lab import qemu
+from tpu_image.lab.errors import LabError
 
 DAY = 24 * 3600
 
@@ -20,7 +23,7 @@ DAY = 24 * 3600
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TPU_IMAGE_CACHE_LIMIT", raising=False)
-    for path in list(cache._held):
+    for path in list(cache_folder._held):
         cache.release(path)
     return tmp_path / "cache" / "tpu-image"
 
@@ -91,6 +94,18 @@ def test_what_is_over_the_limit_goes(run: Run, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TPU_IMAGE_CACHE_LIMIT", "4M")
     assert run("cache", "clean").out == "removed 1, 3.0 MiB\n"
     assert [entry.path.name for entry in cache.entries()] == ["new"]
+
+
+def test_a_qemu_that_a_guest_may_be_running_stays(
+    run: Run, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("usr/bin/qemu-system-x86_64", "usr/lib64/ld-linux-x86-64.so.2"):
+        (own_cache / "qemu" / name).parent.mkdir(parents=True)
+        (own_cache / "qemu" / name).touch()
+    with pytest.raises(LabError):  # which has looked at it
+        qemu.find()
+    assert run("cache", "clean", "--all").status == 1
+    assert (own_cache / "qemu").is_dir()
 
 
 def test_what_is_in_use_stays_and_is_named(run: Run) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_image.downloads import cache
+from tpu_image import cache_folder
 from web_server import site
 
 __all__ = ["site"]
@@ -18,6 +18,6 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("http_proxy", "https_proxy", "all_proxy", "TPU_IMAGE_CACHE_LIMIT"):
         monkeypatch.delenv(name, raising=False)
-    for path in list(cache._held):
-        cache.release(path)
+    for path in list(cache_folder._held):
+        cache_folder.release(path)
     return tmp_path / "cache" / "tpu-image"
