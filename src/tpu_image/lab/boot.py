@@ -26,7 +26,7 @@ from tpu_image.lab.metadata.server import MetadataServer
 from tpu_image.lab.result import Artefact, BootResult, Emulator, MetadataRequest, Outcome
 from tpu_image.lab.run_folder import run_folder
 from tpu_image.lab.session import Ended, Session
-from tpu_image.lab.throwaway import Disk, nameless_file, throwaway_disk
+from tpu_image.lab.throwaway import Disk, nameless_file, require_bootable, throwaway_disk
 from tpu_image.lab.vfio_user.process import Emulation, emulating
 from tpu_image.progress import SILENT, Progress
 
@@ -99,6 +99,7 @@ def boot(request: Request, progress: Progress = SILENT) -> BootResult:
         raise LabError(
             f"{RESOLVER}: there is none, or its link leads nowhere", "make one; an empty file will do"
         )
+    require_bootable(request.image)
     progress.at("looking for QEMU")
     found = qemu.find()
     before = sha256_of(request.image, progress)

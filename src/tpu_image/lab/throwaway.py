@@ -62,6 +62,17 @@ def nameless_file() -> Iterator[BinaryIO]:
         raise
 
 
+def require_bootable(artefact: Path) -> None:
+    """Refuse what cannot boot here, as far as that shows without unpacking anything.
+
+    Raises:
+        DiskError, TreeError: it is no disk with a system that starts with systemd.
+    """
+    with open_image(artefact) as source:
+        if source.container in AS_IT_IS:
+            _require_systemd(open_tree(source), artefact)
+
+
 @contextlib.contextmanager
 def throwaway_disk(
     artefact: Path, write: Callable[[Overlay], None], progress: Progress = SILENT

@@ -44,6 +44,18 @@ def test_what_is_no_image_is_refused_before_it_is_read(
         boot(request_for(image))
 
 
+def test_what_is_no_disk_is_refused_before_it_is_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> NoReturn:
+        raise AssertionError("that may take minutes")
+
+    monkeypatch.setattr(lab, "sha256_of", never)
+    (tmp_path / "image").write_text("A text.\n" * 1000)
+    with pytest.raises(DiskError, match="file system"):
+        boot(request_for(tmp_path / "image"))
+
+
 def test_a_machine_without_a_resolver_is_told_to_make_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +79,7 @@ def test_an_image_that_goes_away_during_its_boot_is_judged_as_changed(
         image.unlink()
         return Attempt(RESULT.emulator, session, Ended(Outcome.REPORTED), ())  # type: ignore[arg-type]
 
+    monkeypatch.setattr(lab, "require_bootable", lambda _: None)
     monkeypatch.setattr(qemu, "find", lambda: None)
     monkeypatch.setattr(accelerator, "choose", lambda _: Accelerator("tcg", "a test"))
     monkeypatch.setattr(lab, "_attempt", attempt)
