@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tpu_image.catalogue import agent_record
@@ -62,7 +62,7 @@ class AgentRuns(Requirement):
             evidence.append(Evidence(path, found=f"{record.reference} {record.digest}".strip()))
         if agent.port and not listens(tree, agent.port):
             return self.failed(
-                f"{agent.program} runs (process {pids}), and does not listen on port {agent.port}",
+                f"{agent.program} runs (process {pids}), and does not listen on port {agent.port}{_history(ended)}",
                 *evidence,
                 Evidence(SOCKETS[0], found="no listener", expected=f"a listener on port {agent.port}"),
                 remedy="look at its log: journalctl -b, docker logs or snap logs",
@@ -108,7 +108,7 @@ class AgentRuns(Requirement):
         )
         ends = agent_record.exits(tree, agent.program)
         if ends:
-            message += f"; it ended {_times(len(ends))} since boot, at last by {ends[-1]}"
+            message += _history(ends)
             evidence += (Evidence(agent_record.exits_path(agent.program), found=str(ends[-1])),)
             remedy = (
                 f"look at its log: journalctl -b -t {agent.program}; then: systemctl restart {agent.unit}"
@@ -145,8 +145,12 @@ def processes(tree: Tree, program: str) -> Iterator[Process]:
             continue
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _history(ends: Sequence[agent_record.Exit]) -> str:
+    """Say how an agent ended before, as the end of a sentence; empty where it never did."""
+    if not ends:
+        return ""
+    times = "once" if len(ends) == 1 else f"{len(ends)} times"
+    return f"; it ended {times} since boot, at last by {ends[-1]}"
 
 
 def _parent(tree: Tree, pid: str) -> int:

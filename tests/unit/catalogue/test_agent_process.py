@@ -62,6 +62,12 @@ MACHINES = [
     Machine("zombie", {**process(812), **NODES}, Status.FAIL, ("does not run",)),
     Machine("dead elsewhere", NODES, Status.WARN, ("--no-agent",), Profile(agent_elsewhere=True)),
     Machine("not listening", {**AGENT, **NODES}, Status.FAIL, ("does not listen on port 8353",)),
+    Machine(
+        "not listening yet, between one end and the next",
+        {**AGENT, **NODES, EXITS: "success killed TERM\n" + "exit-code exited 5\n" * 3},
+        Status.FAIL,
+        ("does not listen on port 8353; it ended 3 times since boot, at last by exit status 5",),
+    ),
     Machine("connected is not listening", {**AGENT, **CONNECTED}, Status.FAIL, ("does not listen",)),
     Machine(
         "twice",
