@@ -143,6 +143,11 @@ def command(
         emit(error.report)
         tell(f"{wanted.output} was not written: {error}")
         return error.status
+    return _tell(request, built, time.monotonic() - began, quiet=quiet)
+
+
+def _tell(request: Request, built: Built, seconds: float, *, quiet: bool) -> int:
+    """Say what came of it; gives the exit status."""
     if not quiet:
         emit("".join(f"{line}\n" for line in done(built)))
     for verdict in built.verdicts:
@@ -150,11 +155,11 @@ def command(
             tell(f"{verdict.status.value}: {verdict.requirement}: {verdict.message}; {verdict.remedy}")
     if built.archive is None:
         tell(
-            f"{wanted.output} was not written, since the image does not hold (--force writes it all the same)"
+            f"{request.output} was not written, since the image does not hold (--force writes it all the same)"
         )
         return NOT_OK
     if not quiet:
-        emit(summary(request, built, time.monotonic() - began))
+        emit(summary(request, built, seconds))
     return OK if built.holds else NOT_OK
 
 
