@@ -82,7 +82,7 @@ lint: setup ## Run the linters and the type checker
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	shellcheck tools/* .ci/run src/tpu_image/bases/files/finish.sh
+	shellcheck tools/* .ci/run src/tpu_image/bases/files/finish.sh src/tpu_image/customise/files/guest.sh
 
 .PHONY: check
 check: lint ## Run the linters and the quick tests, in two or three minutes
