@@ -16,6 +16,7 @@ from tpu_image.catalogue.activation import Command
 from tpu_image.catalogue.placed import replaced_scripts
 from tpu_image.catalogue.requirement import Profile
 from tpu_image.cli import NOT_OK, OK, options, reports
+from tpu_image.cli.agent_options import AgentChoice, agent_options
 from tpu_image.cli.failures import UnusableError, inside
 from tpu_image.cli.failures import report as tell
 from tpu_image.inspection import inspect, is_running_machine, opened
@@ -44,16 +45,9 @@ from tpu_image.trees.overlay import Overlay
 @click.option("--undo", is_flag=True, help="Put back what was there before the first apply.")
 @click.option("--force", is_flag=True, help="With --undo: also what was changed by others since.")
 @click.option(
-    "--agent",
-    default="",
-    shell_complete=options.complete_file,
-    metavar="SOURCE",
-    help="Install the vBar agent from REGISTRY/PATH:TAG, an archive, an OCI layout or a folder.",
-)
-@click.option("--agent-runtime", type=click.Choice(["systemd", "docker"]), help="What runs it.")
-@click.option(
     "--remove-agents", is_flag=True, help="Take agents out, as GKE wants it; --undo leaves them out."
 )
+@agent_options(("none is put in", "Docker where the root starts it, else systemd"))
 @options.profile_options
 @options.only_option
 @options.quiet_option
@@ -64,9 +58,8 @@ def command(
     dry_run: bool,
     undo: bool,
     force: bool,
-    agent: str,
-    agent_runtime: str | None,
     remove_agents: bool,
+    agents: AgentChoice,
     profile: Profile,
     only: Sequence[str],
     quiet: bool,
@@ -81,13 +74,15 @@ def command(
         raise click.UsageError("--undo and --dry-run do not go together")
     if force and not undo:
         raise click.UsageError("--force goes with --undo alone")
-    if (undo and (agent or remove_agents)) or (agent and remove_agents):
+    if undo + remove_agents + agents.names_one > 1:
         raise click.UsageError("--undo, --agent and --remove-agents do not go together")
+    if agents.details and not agents.names_one:
+        raise click.UsageError(f"{agents.details[0]} goes with --agent or --telemetry-agent")
     with inside(_directory(root)):
         if undo:
             return _undo(root, profile, force, quiet)
-        agents = Agents(agent, agent_runtime or "", remove_agents)
-        return _plan_and_apply(root, dry_run, profile, only, agents, quiet, wants_color(color))
+        wanted = Agents(agents, remove_agents)
+        return _plan_and_apply(root, dry_run, profile, only, wanted, quiet, wants_color(color))
 
 
 def _directory(root: str) -> str:
@@ -99,10 +94,9 @@ def _directory(root: str) -> str:
 
 
 class Agents(NamedTuple):
-    """What is to happen to agents: one installed from a source, or all taken out."""
+    """What is to happen to agents: those that are named installed, or all taken out."""
 
-    source: str
-    runtime: str
+    choice: AgentChoice
     remove: bool
 
 
@@ -134,12 +128,12 @@ def _plan_agents(
     stack: contextlib.ExitStack, agents: Agents, profile: Profile, tree: Tree, overlay: Overlay
 ) -> Callable[[str], list[str]]:
     """Plan what is to happen to agents; give what is to be called with the root once the plan is written."""
-    if not agents.source and not agents.remove:
+    if not agents.choice.names_one and not agents.remove:
         return lambda _: []
     from tpu_image.cli.apply_agents import installing, removing
 
-    if agents.source:
-        return stack.enter_context(installing(agents.source, agents.runtime, profile, tree, overlay))
+    if agents.choice.names_one:
+        return stack.enter_context(installing(agents.choice, profile, tree, overlay))
     finish, commands = removing(overlay)
     for command in commands:
         tell(f"this is left to you: {command}")

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tpu_image import catalogue
-from tpu_image.agents.planning import AgentRequest, installations, unpack_all
+from tpu_image.agents.planning import installations, unpack_all
 from tpu_image.agents.removal import plan_removal
 from tpu_image.catalogue.agent_record import AGENTS
 from tpu_image.catalogue.container_agent import ContainerAgent
+from tpu_image.cli.wanted import agents_of
+from tpu_image.progress import SILENT
 from tpu_image.report.printable import printable
 
 if TYPE_CHECKING:
     from tpu_image.catalogue.requirement import Profile
+    from tpu_image.cli.agent_options import AgentChoice
     from tpu_image.trees.base import Tree
     from tpu_image.trees.overlay import Overlay
 
@@ -23,13 +26,13 @@ Finish = Callable[[str], list[str]]
 
 
 @contextlib.contextmanager
-def installing(source: str, runtime: str, profile: Profile, tree: Tree, overlay: Overlay) -> Iterator[Finish]:
-    """Add the vBar agent to a plan; its own files are unpacked once the plan is written.
+def installing(choice: AgentChoice, profile: Profile, tree: Tree, overlay: Overlay) -> Iterator[Finish]:
+    """Add agents to a plan; their own files are unpacked once the plan is written.
 
     Raises:
-        AgentError: it cannot be got, or not be run there.
+        AgentError: one cannot be got, or not be run there.
     """
-    with installations(AgentRequest(source, runtime=runtime), profile, tree) as made:
+    with installations(agents_of(choice, None, SILENT), profile, tree) as made:
         for installation in made:
             installation.write(overlay)
 

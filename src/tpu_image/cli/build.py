@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpu_image.agents.planning import AgentRequest
 from tpu_image.build import FORMATS, Built, Gate, RefusedError, Request, build, default_time
 from tpu_image.catalogue.requirement import Profile, Status
 from tpu_image.cli import NOT_OK, OK, UNUSABLE, options, progress
+from tpu_image.cli.agent_options import AgentChoice, agent_options
 from tpu_image.cli.base import base_option, complete_base, open_base
 from tpu_image.cli.failures import UnusableError
 from tpu_image.cli.failures import report as tell
-from tpu_image.cli.wanted import Wanted, agent_options, customisation_of, with_specified
+from tpu_image.cli.wanted import Wanted, agents_of, customisation_of
 from tpu_image.customise.executors import NAMES as EXECUTORS
 from tpu_image.customise.session import CustomisationError
 from tpu_image.disks.seal import parse_size
@@ -86,7 +86,7 @@ SHOWN = (Status.FAIL, Status.UNKNOWN)
     help="Where a specification's packages and programs run: apart, on this machine's kernel, which needs root; or in"
     " QEMU, on the image's own.  [default: namespace for root, virtual-machine for others]",
 )
-@agent_options
+@agent_options(("Google's", "Docker where the base starts it, else systemd"))
 @progress.option
 @options.specification_options
 @options.quiet_option
@@ -101,7 +101,7 @@ def command(
     sbom: str | None,
     booted: bool,
     run_in: str | None,
-    agents: AgentRequest,
+    agents: AgentChoice,
     shown: str,
     profile: Profile,
     specification: Specification | None,
@@ -130,7 +130,7 @@ def command(
                 sbom=None if sbom is None else _bill(sbom, wanted.output),
                 sha256=wanted.sha256,
                 customisation=customisation_of(specification, display),
-                agents=with_specified(agents, specification, display),
+                agents=agents_of(agents, specification, display),
                 run_in=run_in or "",
             )
             built = build(request, display, documents, _gate(request, display) if booted else None)

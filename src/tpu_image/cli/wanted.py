@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING
 
 from tpu_image.agents.planning import AgentRequest
 from tpu_image.agents.registry import Options
 from tpu_image.bases.releases import DEFAULT, REFERENCES
+from tpu_image.cli.agent_options import AgentChoice
 from tpu_image.cli.base import fetch
 from tpu_image.cli.failures import UnusableError
 from tpu_image.customise.customisation import Customisation
@@ -21,8 +18,6 @@ from tpu_image.progress import Progress
 
 if TYPE_CHECKING:
     from tpu_image.spec import Specification
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -75,70 +70,19 @@ def customisation_of(given: Specification | None, progress: Progress) -> Customi
     return given.to_customisation(lambda url, sha256: fetch(url, sha256, progress))
 
 
-_AGENT_OPTIONS: dict[str, Callable[[Any], Any]] = {
-    "agent": click.option(
-        "--agent",
-        metavar="SOURCE",
-        default="",
-        help="The vBar agent: REGISTRY/PATH:TAG, an archive, an OCI layout or a folder.  [default: Google's]",
-    ),
-    "telemetry_agent": click.option(
-        "--telemetry-agent", metavar="SOURCE", default="", help="The telemetry collector, in the same words."
-    ),
-    "telemetry_config": click.option(
-        "--telemetry-config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The collector's own configuration, a YAML file.",
-    ),
-    "agent_runtime": click.option(
-        "--agent-runtime",
-        type=click.Choice(["systemd", "docker"]),
-        help="What runs agents.  [default: Docker where the base starts it, else systemd]",
-    ),
-    "authfile": click.option(
-        "--authfile",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Credentials of registries, as Docker and podman keep them.",
-    ),
-}
-
-
-def agent_options(function: Function) -> Function:
-    """Give a command the options on agents; it gets them as one argument, ``agents``."""
-
-    @functools.wraps(function)
-    def with_agents(**arguments: Any) -> Any:
-        chosen = {name: arguments.pop(name) for name in _AGENT_OPTIONS}
-        request = AgentRequest(
-            chosen["agent"],
-            chosen["telemetry_agent"],
-            chosen["telemetry_config"],
-            runtime=chosen["agent_runtime"] or "",
-            options=Options(authfile=chosen["authfile"]),
-        )
-        return function(agents=request, **arguments)
-
-    decorated: Any = with_agents
-    for option in reversed([*_AGENT_OPTIONS.values()]):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
-
-
-def with_specified(agents: AgentRequest, given: Specification | None, progress: Progress) -> AgentRequest:
-    """Fill in what the file says of agents where the command line does not; progress is told of pulls."""
-    options = replace(
-        agents.options or Options(),
-        progress=progress.at,
+def agents_of(choice: AgentChoice, given: Specification | None, progress: Progress) -> AgentRequest:
+    """Take what the command line says of agents, else what the file does; progress is told of pulls."""
+    options = Options(authfile=choice.authfile, progress=progress.at)
+    request = AgentRequest(
+        choice.agent, choice.telemetry_agent, choice.telemetry_config, choice.agent_runtime or "", options
     )
     if given is None:
-        return replace(agents, options=options)
+        return request
     section = given.agents
     return AgentRequest(
-        agents.source or section.vbar,
-        agents.telemetry_source or section.telemetry,
-        agents.telemetry_configuration or given.profile.telemetry.config,
-        agents.runtime or section.runtime or "",
+        request.source or section.vbar,
+        request.telemetry_source or section.telemetry,
+        request.telemetry_configuration or given.profile.telemetry.config,
+        request.runtime or section.runtime or "",
         replace(options, authfile=options.authfile or section.authfile),
     )

@@ -9,10 +9,12 @@ import pytest
 from agent_images import docker_archive, layer, program
 from cli_types import Run
 from tpu_image import catalogue
+from tpu_image.catalogue.telemetry import COLLECTOR, TelemetryCollector
 from tpu_image.catalogue.vbar_agent import VbarAgent
 
 UNPACKED = "usr/lib/tpu-image/agents/vbar_control_agent/usr/bin/vbar_control_agent"
 UNIT = "usr/lib/systemd/system/tpu-image-vbar-agent.service"
+COLLECTOR_UNIT = f"usr/lib/systemd/system/{COLLECTOR.unit}"
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +58,35 @@ def test_a_dry_run_unpacks_and_removes_nothing(run: Run, system: Path, archive: 
     run("apply", system, "--agent", archive)
     run("apply", system, "--platform", "gke", "--remove-agents", "--dry-run")
     assert (system / UNPACKED).exists()
+
+
+def test_the_collector_is_installed_with_its_configuration(
+    run: Run, system: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "requirements", lambda: (VbarAgent(), TelemetryCollector()))
+    (tmp_path / "collector.yaml").write_text("receivers: {}\n")
+    sources = (
+        "--agent",
+        archive,
+        "--telemetry-agent",
+        archive,
+        "--telemetry-config",
+        tmp_path / "collector.yaml",
+    )
+    done = run("apply", system, "--telemetry", *sources)
+    assert done.status == 0, done.err
+    assert done.out.count("install ") == 2
+    assert (system / COLLECTOR_UNIT).is_file()
+    # In the container there is an empty file where it is mounted over.
+    assert "receivers: {}\n" in [path.read_text() for path in system.rglob("*.yaml")]
+
+
+def test_what_says_more_of_an_agent_goes_with_one(run: Run, system: Path, tmp_path: Path) -> None:
+    (tmp_path / "auth.json").write_text("{}")
+    for options in (("--agent-runtime", "systemd"), ("--authfile", tmp_path / "auth.json")):
+        done = run("apply", system, *options)
+        assert done.status == 2
+        assert f"{options[0]} goes with --agent or --telemetry-agent" in done.err
 
 
 @pytest.mark.parametrize("options", [("--undo", "--remove-agents"), ("--agent", "x", "--remove-agents")])
