@@ -94,7 +94,7 @@ class Account:
         Raises:
             CustomisationError: not to the end.
         """
-        if not self.done:
+        if self._status or self.error or not self.done:
             problem = _ending(self._status) if self._status else self.error or "ended early"
             raise CustomisationError(f"{self.name}: {problem}", tuple(self.tail))
 

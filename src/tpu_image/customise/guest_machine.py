@@ -27,6 +27,7 @@ class Files(NamedTuple):
     initramfs: int | None
     console: int
     port: int
+    monitor: int
 
     @property
     def inherited(self) -> tuple[int, ...]:
@@ -68,6 +69,7 @@ def arguments(machine: Machine, files: Files) -> list[str]:
         *("-device", "virtio-rng-pci"),
         *("-chardev", f"socket,id=console,fd={files.console}", "-serial", "chardev:console"),
         *("-chardev", f"socket,id=port,fd={files.port}", "-serial", "chardev:port"),
+        *("-chardev", f"socket,id=monitor,fd={files.monitor}", "-mon", "chardev=monitor,mode=control"),
         "-no-reboot",
     ]
 

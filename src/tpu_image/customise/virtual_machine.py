@@ -15,7 +15,7 @@ import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tpu_image.customise.confinement import IN_MEMORY
 from tpu_image.customise.following import LINE_LIMIT, Account, follow
@@ -29,6 +29,7 @@ from tpu_image.disks.raw import open_raw
 from tpu_image.lab import accelerator, qemu
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.errors import LabError
+from tpu_image.lab.qmp import Monitor, QmpError
 from tpu_image.lab.throwaway import nameless_file
 from tpu_image.parent_death import ends_with_us
 from tpu_image.report.printable import printable
@@ -40,6 +41,11 @@ START_LIMIT = {"kvm": 60.0, "tcg": 600.0}
 CPUS_LIMIT = 4
 MIB = 1 << 20
 BEGINNING = "the image's kernel in a virtual machine"
+
+FULL = "there is no room for what is written to the disk: name a result in a folder with more"
+BROKEN = (
+    "the copy of the disk, in the folder of the result, cannot be read or written: see this machine's log"
+)
 
 CONSOLE_TAIL = 10
 """Lines of the console that are told where the script was never heard."""
@@ -106,16 +112,18 @@ class _Run:
         """Start the machine, and follow it until everything is on the disk or nothing can be any more."""
         self._listener.step(BEGINNING)
         with contextlib.ExitStack() as stack:
-            console, port = _Pair(stack), _Pair(stack)
-            machine, files = self._prepare(stack, console, port)
+            pairs = console, port, monitor = _Pair(stack), _Pair(stack), _Pair(stack)
+            machine, files = self._prepare(stack, *(pair.theirs.fileno() for pair in pairs))
+            asked = Monitor(monitor.ours)
             command = [*self._qemu.command, *arguments(machine, files)]
             log = stack.enter_context(_started(command, self._qemu.environment, files.inherited))
-            for pair in (console, port):
+            for pair in pairs:
                 pair.theirs.close()
             follow(
                 {
                     console.ours.fileno(): lambda data: self._console.append(_readable(data)),
                     port.ours.fileno(): self._take,
+                    monitor.ours.fileno(): lambda data: self._heed(asked.feed(data + b"\n")),
                     log: lambda data: self._log.append(_readable(data)),
                 },
                 self.account,
@@ -125,7 +133,7 @@ class _Run:
             said = [line for line in (*self._log, *reversed(self._console)) if line]
             self.account.error = f"the virtual machine ended{f': {said[0]}' if said else ''}"
 
-    def _prepare(self, stack: contextlib.ExitStack, console: _Pair, port: _Pair) -> tuple[Machine, Files]:
+    def _prepare(self, stack: contextlib.ExitStack, *ends: int) -> tuple[Machine, Files]:
         with open_raw(f"/proc/self/fd/{self._disk.fileno()}") as source:
             tree = open_tree(source)
             volumes = _volumes(tree)
@@ -140,8 +148,7 @@ class _Run:
             reading.fileno(),
             _holding(stack, kernel.kernel),
             _holding(stack, kernel.initramfs) if kernel.initramfs else None,
-            console.theirs.fileno(),
-            port.theirs.fileno(),
+            *ends,
         )
         # In the guest four fifths of the memory may hold the session's files.
         memory = MEMORY + size_of(self._session) * 5 // 4 // MIB
@@ -167,6 +174,15 @@ class _Run:
             self.account.error = printable(rest)
         elif word == "done":
             self.account.done = True
+
+    def _heed(self, events: Iterator[tuple[str, Mapping[str, Any]]]) -> None:
+        """Take what QEMU tells. Where its files get no more room it stops the machine, and waits."""
+        try:
+            for name, values in events:
+                if name == "BLOCK_IO_ERROR":
+                    self.account.error = FULL if values.get("nospace") is True else BROKEN
+        except QmpError as error:
+            self.account.error = str(error)
 
     def _is_over(self) -> bool:
         if not self.heard and self.account.seconds > START_LIMIT[self._accelerator]:

@@ -29,6 +29,7 @@ with open(opened(r"fd=(\\d+),set=2"), "rb") as disk, tarfile.open(fileobj=disk) 
     settings = archive.extractfile(".session/settings.sh").read()
 TOKEN = re.search(rb"TOKEN=(\\S+)", settings)[1]
 KVM = "kvm" in arguments
+MONITOR = opened(r"socket,id=monitor,fd=(\\d+)")
 """
 """What a stand-in for QEMU starts with: it knows what the guest would."""
 
@@ -128,6 +129,24 @@ ENDS = {
     "the kernel ends early": (
         'os.write(CONSOLE, b"Kernel panic - not syncing\\r\\n\\r\\n"); sys.exit(0)',
         (f"{BEGINNING}: the virtual machine ended: Kernel panic - not syncing", ()),
+    ),
+    "there is no room on this machine": (
+        """told(TOKEN, b"step 0"); os.write(MONITOR, b'{"QMP": {}}\\n'); os.read(MONITOR, 99)\n"""
+        """os.write(MONITOR, b'{"event": "BLOCK_IO_ERROR", "data": {"nospace": true}}\\n')\n""" + WAITS,
+        (f"script: {virtual_machine.FULL}", ()),
+    ),
+    "this machine's disk is broken": (
+        """os.write(MONITOR, b'{"event": "BLOCK_IO_ERROR", "data": {}}\\n'); told(TOKEN, b"done")\n"""
+        + WAITS,
+        (f"{BEGINNING}: {virtual_machine.BROKEN}", ()),
+    ),
+    "the monitor says anything": (
+        'os.write(MONITOR, b"[\\n"); ' + WAITS,
+        (f"{BEGINNING}: QEMU's monitor sends what is no JSON", ()),
+    ),
+    "a step failed, whatever is said after it": (
+        'told(TOKEN, b"step 0"); told(TOKEN, b"status 3"); told(TOKEN, b"done")\n' + WAITS,
+        ("script: ended with status 3", ()),
     ),
     "it ends amid a step without a word": (
         'told(TOKEN, b"step 0"); os.write(PORT, b"working\\n")',
