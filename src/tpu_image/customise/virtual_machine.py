@@ -156,7 +156,8 @@ class _Run:
 
     def _take(self, data: bytes) -> None:
         """Take a line of what the script tells, or of what the image's programs write."""
-        token, _, told = data.partition(b" ")
+        # Without stty(1) the terminal adds a return to each line.
+        token, _, told = data.removesuffix(b"\r").partition(b" ")
         if token != self._token:
             if self.heard:
                 self.account.line(data)

@@ -92,6 +92,13 @@ def test_what_the_machine_writes_is_heard_and_its_end_is_the_end(
     assert not processes("tpu-image-build")
 
 
+def test_an_image_that_cannot_set_its_terminal_is_understood(disk: Path, machine: Callable[..., None]) -> None:
+    said = r'b"\r\n%s step 0\r\none\r\n\r\n%s done\r\n" % (TOKEN, TOKEN)'
+    machine(f"os.write(PORT, {said}); {WAITS}")
+    heard = execute(disk, Session((Step("script", ("/bin/true",)),), time_limit=SECONDS))
+    assert (heard.steps, heard.lines) == ([BEGINNING, "script"], ["one"])
+
+
 SAYS_ANYTHING = """
 told(TOKEN); told(TOKEN, b"step 7"); told(TOKEN, b"step -1"); told(TOKEN, b"step \\xc2\\xb2"); told(TOKEN, b"status")
 told(TOKEN, b"step " + b"9" * 5000); told(TOKEN, b"status 99999"); told(TOKEN, b"status \\xd9\\xa3"); told(b"done")
