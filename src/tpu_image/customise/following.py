@@ -95,7 +95,7 @@ class Account:
             CustomisationError: not to the end.
         """
         if self._status or self.error or not self.done:
-            problem = _ending(self._status) if self._status else self.error or "ended early"
+            problem = ending_of(self._status) if self._status else self.error or "ended early"
             raise CustomisationError(f"{self.name}: {problem}", tuple(self.tail))
 
     def out_of_time(self) -> bool:
@@ -156,7 +156,8 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def _ending(status: int) -> str:
+def ending_of(status: int) -> str:
+    """Say how a program ended: its status as shells have it, 128 and more for a signal."""
     if status > 128:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(status - 128).name}"

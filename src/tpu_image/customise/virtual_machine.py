@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 from collections import deque
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tpu_image.customise.confinement import IN_MEMORY
-from tpu_image.customise.following import LINE_LIMIT, Account, follow
+from tpu_image.customise.following import LINE_LIMIT, Account, ending_of, follow
 from tpu_image.customise.guest_kernel import guest_kernel
 from tpu_image.customise.guest_machine import MEMORY, Files, Machine, arguments
 from tpu_image.customise.guest_session import device_of, size_of, write_session
@@ -49,6 +50,9 @@ BROKEN = (
 
 CONSOLE_TAIL = 10
 """Lines of the console that are told where the script was never heard."""
+
+END_LIMIT = 1.0
+"""Seconds that QEMU gets to end after it has closed all that it says something by."""
 
 
 class VirtualMachineExecutor:
@@ -116,22 +120,21 @@ class _Run:
             machine, files = self._prepare(stack, *(pair.theirs.fileno() for pair in pairs))
             asked = Monitor(monitor.ours)
             command = [*self._qemu.command, *arguments(machine, files)]
-            log = stack.enter_context(_started(command, self._qemu.environment, files.inherited))
+            process, log = stack.enter_context(_started(command, self._qemu.environment, files.inherited))
             for pair in pairs:
                 pair.theirs.close()
             follow(
                 {
-                    console.ours.fileno(): lambda data: self._console.append(_readable(data)),
+                    console.ours.fileno(): lambda data: _keep(data, self._console),
                     port.ours.fileno(): self._take,
                     monitor.ours.fileno(): lambda data: self._heed(asked.feed(data + b"\n")),
-                    log: lambda data: self._log.append(_readable(data)),
+                    log: lambda data: None if b": warning: " in data else _keep(data, self._log),
                 },
                 self.account,
                 self._is_over,
             )
-        if not self.account.over:
-            said = [line for line in (*self._log, *reversed(self._console)) if line]
-            self.account.error = f"the virtual machine ended{f': {said[0]}' if said else ''}"
+            if not self.account.over:
+                self._end(process)
 
     def _prepare(self, stack: contextlib.ExitStack, *ends: int) -> tuple[Machine, Files]:
         with open_raw(f"/proc/self/fd/{self._disk.fileno()}") as source:
@@ -185,6 +188,19 @@ class _Run:
         except QmpError as error:
             self.account.error = str(error)
 
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Say how QEMU ended, and what was said last."""
+        said = [*self._log, *reversed(self._console)]
+        status = 0
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = process.wait(END_LIMIT)
+        ending = ending_of(128 - status) if status < 0 else "ended"
+        if status == -signal.SIGKILL:
+            ending += ", as where this machine is short of memory"
+        self.account.error = f"the virtual machine {ending}{f': {said[0]}' if said else ''}"
+        if not self.heard:
+            self.account.tail.extend(self._console)
+
     def _is_over(self) -> bool:
         if not self.heard and self.account.seconds > START_LIMIT[self._accelerator]:
             self.account.tail.extend(self._console)
@@ -224,8 +240,8 @@ def _cpus() -> int:
 @contextlib.contextmanager
 def _started(
     command: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int]
-) -> Iterator[int]:
-    """Start QEMU, and give where it says what is wrong; it is killed at the block's end, or when we are."""
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Start QEMU, and give it, and where it says what is wrong; it is killed at the block's end, or when we are."""
     reading, writing = os.pipe()
     try:
         process = subprocess.Popen(
@@ -239,7 +255,7 @@ def _started(
         )
         os.close(writing)
         try:
-            yield reading
+            yield process, reading
         finally:
             process.kill()
             process.wait()
@@ -247,5 +263,7 @@ def _started(
         os.close(reading)
 
 
-def _readable(data: bytes) -> str:
-    return printable(data.decode("utf-8", "replace").strip(), LINE_LIMIT)
+def _keep(data: bytes, lines: deque[str]) -> None:
+    """Keep a line that says something."""
+    if line := printable(data.decode("utf-8", "replace").strip(), LINE_LIMIT):
+        lines.append(line)

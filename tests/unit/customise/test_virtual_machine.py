@@ -92,7 +92,9 @@ def test_what_the_machine_writes_is_heard_and_its_end_is_the_end(
     assert not processes("tpu-image-build")
 
 
-def test_an_image_that_cannot_set_its_terminal_is_understood(disk: Path, machine: Callable[..., None]) -> None:
+def test_an_image_that_cannot_set_its_terminal_is_understood(
+    disk: Path, machine: Callable[..., None]
+) -> None:
     said = r'b"\r\n%s step 0\r\none\r\n\r\n%s done\r\n" % (TOKEN, TOKEN)'
     machine(f"os.write(PORT, {said}); {WAITS}")
     heard = execute(disk, Session((Step("script", ("/bin/true",)),), time_limit=SECONDS))
@@ -135,7 +137,10 @@ ENDS = {
     ),
     "the kernel ends early": (
         'os.write(CONSOLE, b"Kernel panic - not syncing\\r\\n\\r\\n"); sys.exit(0)',
-        (f"{BEGINNING}: the virtual machine ended: Kernel panic - not syncing", ()),
+        (
+            f"{BEGINNING}: the virtual machine ended: Kernel panic - not syncing",
+            ("Kernel panic - not syncing",),
+        ),
     ),
     "there is no room on this machine": (
         """told(TOKEN, b"step 0"); os.write(MONITOR, b'{"QMP": {}}\\n'); os.read(MONITOR, 99)\n"""
@@ -161,7 +166,15 @@ ENDS = {
     ),
     "it is killed with something unread": (
         'told(TOKEN, b"step 0"); os.kill(os.getpid(), 9)',
-        ("script: the virtual machine ended", ()),
+        ("script: the virtual machine was ended by SIGKILL, as where this machine is short of memory", ()),
+    ),
+    "it crashes": (
+        'told(TOKEN, b"step 0"); os.kill(os.getpid(), 11)',
+        ("script: the virtual machine was ended by SIGSEGV", ()),
+    ),
+    "what QEMU warns of is not why it ends": (
+        'print("qemu: warning: no such bit", flush=True); os.write(CONSOLE, b"sh: tar: not found\\nPanic\\n\\n")',
+        (f"{BEGINNING}: the virtual machine ended: Panic", ("sh: tar: not found", "Panic")),
     ),
 }
 
