@@ -130,7 +130,10 @@ def _reachable(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _through(proxy: str) -> str:
-    parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    try:
+        parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    except ValueError:  # what is no URL is for the programs that use it to refuse
+        return proxy
     if not LOOPBACK.fullmatch(parts.hostname or ""):
         return proxy
     credentials, at, place = parts.netloc.rpartition("@")

@@ -86,6 +86,8 @@ def test_a_program_whose_path_looks_like_a_variable_is_run(shell: str, tmp_path:
         ("127.1.2.3:80", "10.0.2.2:80"),
         ("http://proxy.example:3128", "http://proxy.example:3128"),
         ("http://localhost.example:3128", "http://localhost.example:3128"),
+        ("http://[::1", "http://[::1"),
+        ("http://a\u2100b:80", "http://a\u2100b:80"),
     ],
 )
 def test_a_proxy_of_this_machine_is_named_as_the_guest_reaches_it(
