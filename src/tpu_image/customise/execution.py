@@ -92,7 +92,7 @@ def executed(
         kernel = ""
         if customisation.kernel:
             kernel = _make_default(scratch, customisation, chosen, listener)
-        with _opened(scratch, disk.name) as changed:
+        with _opened(scratch, f"{disk.name} (after what ran in it)") as changed:
             yield changed, _record(customisation, chosen, packages, packages_of(open_tree(changed)), kernel)
 
 

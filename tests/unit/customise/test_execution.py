@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +16,7 @@ from tpu_image.customise.customisation import Customisation, Placement, Script
 from tpu_image.customise.execution import Executed, PackageChange, executed
 from tpu_image.customise.session import CustomisationError, Listener, Session
 from tpu_image.disks.edited import EditedDisk
+from tpu_image.disks.errors import DiskError
 from tpu_image.disks.image import open_image
 from tpu_image.disks.image_tree import open_tree
 from tpu_image.disks.raw import open_raw
@@ -65,6 +67,22 @@ def disk(base: Path) -> Iterator[EditedDisk]:
         yield EditedDisk(source)
 
 
+class Wrecking(Stub):
+    """Leaves no partition table, as a program that runs in the image can."""
+
+    def execute(self, disk: BinaryIO, session: Session, listener: Listener) -> None:
+        disk.truncate(0)
+        disk.truncate(1 << 20)
+
+
+def test_what_programs_did_to_the_disk_is_not_laid_to_the_base(disk: EditedDisk, tmp_path: Path) -> None:
+    with (
+        pytest.raises(DiskError, match=re.escape(f"{disk.name} (after what ran in it): ")),
+        executed(disk, SCRIPT, Wrecking, Heard(), folder=tmp_path),
+    ):
+        pass
+
+
 SCRIPT = Customisation(scripts=(Script("secret", b"password=1\n"),))
 
 
@@ -73,7 +91,6 @@ def test_the_rest_of_a_build_sees_what_was_executed(base: Path, disk: EditedDisk
     stub = Stub()
     with executed(disk, SCRIPT, lambda: stub, Heard(), folder=tmp_path) as (changed, done):
         assert open_tree(changed).read_bytes(STATUS) == NEW
-        assert changed.name == disk.name
         assert not list(tmp_path.iterdir()), "the copy has no name"
     assert done == Executed(
         "stub",
