@@ -38,6 +38,9 @@ START = (
 )
 """What a shell in place of init does first; it stands between double quotes on the kernel's command line."""
 
+START_NEEDS = ("sh", "mount", "mkdir", "tar")
+"""Programs without which nothing is ever heard of the machine."""
+
 STAND_INS_IN_GUEST = ((RESOLVER, f"nameserver {NAME_SERVER}\n", 0o644), *STAND_INS)
 
 LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}", re.IGNORECASE)
@@ -62,7 +65,6 @@ def write_session(file: BinaryIO, session: Session, volumes: Sequence[MountedVol
             _add(archive, name, content, 0o700)
         for name, folder in session.folders.items():
             archive.add(folder.resolve(), name, filter=_as_roots)
-    file.truncate(-(-file.tell() // 512) * 512)
     file.flush()
 
 

@@ -22,7 +22,7 @@ from tpu_image.customise.confinement import IN_MEMORY
 from tpu_image.customise.following import LINE_LIMIT, Account, ending_of, follow
 from tpu_image.customise.guest_kernel import guest_kernel
 from tpu_image.customise.guest_machine import MEMORY, Files, Machine, arguments
-from tpu_image.customise.guest_session import device_of, size_of, write_session
+from tpu_image.customise.guest_session import START_NEEDS, device_of, size_of, write_session
 from tpu_image.customise.mounting import MountedVolume, mounted_volumes
 from tpu_image.customise.session import CustomisationError, Listener, Session
 from tpu_image.disks.image_tree import ImageTree, open_tree
@@ -140,6 +140,7 @@ class _Run:
         with open_raw(f"/proc/self/fd/{self._disk.fileno()}") as source:
             tree = open_tree(source)
             volumes = _volumes(tree)
+            _require_programs(tree)
             kernel = guest_kernel(tree)
         given = stack.enter_context(nameless_file())
         write_session(given, self._session, volumes, self._token.decode())
@@ -215,6 +216,14 @@ class _Pair:
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.ours, self.theirs = map(stack.enter_context, socket.socketpair())
+
+
+def _require_programs(tree: ImageTree) -> None:
+    for name in START_NEEDS:
+        if not any(tree.is_file(f"{folder}/{name}") for folder in ("/bin", "/usr/bin", "/sbin", "/usr/sbin")):
+            raise CustomisationError(
+                f"the image has no {name}, without which nothing can be executed in a virtual machine"
+            )
 
 
 def _volumes(tree: ImageTree) -> list[MountedVolume]:

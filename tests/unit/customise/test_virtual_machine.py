@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import pytest
 import build_bases as bases
 from customise_lab import Heard, processes, shell
 from tpu_image.customise import virtual_machine
+from tpu_image.customise.guest_session import START_NEEDS
 from tpu_image.customise.session import CustomisationError, Session, Step
 from tpu_image.customise.virtual_machine import BEGINNING, VirtualMachineExecutor
 from tpu_image.lab import accelerator, qemu
@@ -41,8 +44,10 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a kernel; nothing is ever written to it."""
     folder = tmp_path_factory.mktemp("disk")
     root = folder / "root"
-    for name in ("dev", "proc", "run", "sys", "tmp", "boot", "etc", "usr/lib/systemd"):
+    for name in ("dev", "proc", "run", "sys", "tmp", "bin", "boot", "etc", "usr/lib/systemd"):
         (root / name).mkdir(parents=True)
+    for name in START_NEEDS:
+        (root / "bin" / name).touch()
     (root / "usr/lib/systemd/systemd").touch()
     (root / "etc/os-release").write_text("ID=debian\n")
     (root / "boot/vmlinuz-6.1").write_bytes(bytes(0x202) + b"HdrS")
@@ -64,6 +69,17 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return put
 
 
+def machines() -> list[int]:
+    """Virtual machines of this process: others may have some beside it."""
+    ours = f"PPid:\t{os.getpid()}\n"
+    found = []
+    for number in processes("tpu-image-build"):
+        with contextlib.suppress(OSError):  # it has ended
+            if ours in Path(f"/proc/{number}/status").read_text():
+                found.append(number)
+    return found
+
+
 def execute(disk: Path, session: Session | None = None) -> Heard:
     heard = Heard()
     with disk.open("r+b") as file:
@@ -74,7 +90,7 @@ def execute(disk: Path, session: Session | None = None) -> Heard:
 def refused(disk: Path, session: Session | None = None) -> tuple[str, tuple[str, ...]]:
     with pytest.raises(CustomisationError) as caught:
         execute(disk, session)
-    assert not processes("tpu-image-build")
+    assert not machines()
     return caught.value.message, caught.value.output
 
 
@@ -89,7 +105,7 @@ def test_what_the_machine_writes_is_heard_and_its_end_is_the_end(
     heard = execute(disk)
     assert heard.steps == [BEGINNING, "script"]
     assert heard.lines == ["one", "three", "\\x1b[31mred"]
-    assert not processes("tpu-image-build")
+    assert not machines()
 
 
 def test_an_image_that_cannot_set_its_terminal_is_understood(
@@ -227,19 +243,34 @@ def test_without_qemu_the_message_says_what_to_do(disk: Path, monkeypatch: pytes
     )
 
 
+def changed(disk: Path, folder: Path, change: Callable[[Path], None]) -> Path:
+    """A disk like another but for a change of its root."""
+    root = folder / "root"
+    shutil.copytree(disk.parent / "root", root, symlinks=True)
+    change(root)
+    return bases.disk(folder / "changed.raw", (bases.ROOT, bases.file_system(folder / "root.ext4", root)))
+
+
 @pytest.mark.parametrize("name", ["dev", "tmp"])
 def test_a_root_whose_folders_are_links_is_refused(
     disk: Path, tmp_path: Path, machine: Callable[..., None], name: str
 ) -> None:
+    def link(root: Path) -> None:
+        (root / name).rmdir()
+        (root / name).symlink_to("usr")
+
     machine(WORKS + WAITS)
-    root = tmp_path / "root"
-    shutil.copytree(disk.parent / "root", root, symlinks=True)
-    (root / name).rmdir()
-    (root / name).symlink_to("usr")
-    system = bases.file_system(tmp_path / "root.ext4", root)
-    changed = bases.disk(tmp_path / "changed.raw", (bases.ROOT, system))
-    message, _ = refused(changed)
+    message, _ = refused(changed(disk, tmp_path, link))
     assert message == f"/{name} is no folder in the image, so nothing can be executed in it"
+
+
+@pytest.mark.parametrize("name", START_NEEDS)
+def test_an_image_that_could_never_be_heard_is_refused_at_once(
+    disk: Path, tmp_path: Path, machine: Callable[..., None], name: str
+) -> None:
+    machine(WORKS + WAITS)
+    message, _ = refused(changed(disk, tmp_path, lambda root: (root / "bin" / name).unlink()))
+    assert message == f"the image has no {name}, without which nothing can be executed in a virtual machine"
 
 
 def test_a_folder_without_room_is_named(
