@@ -108,6 +108,7 @@ class _Run:
         self._accelerator = accelerated
         self._token = secrets.token_hex(16).encode()
         self._console: deque[str] = deque(maxlen=CONSOLE_TAIL)
+        self._panicked = False
         self._log: deque[str] = deque(maxlen=1)
         self.account = Account(session, listener, BEGINNING)
         self.heard = False
@@ -125,7 +126,7 @@ class _Run:
                 pair.theirs.close()
             follow(
                 {
-                    console.ours.fileno(): lambda data: _keep(data, self._console),
+                    console.ours.fileno(): self._take_console,
                     port.ours.fileno(): self._take,
                     monitor.ours.fileno(): lambda data: self._heed(asked.feed(data + b"\n")),
                     log: lambda data: None if b": warning: " in data else _keep(data, self._log),
@@ -179,6 +180,12 @@ class _Run:
             self.account.error = printable(rest)
         elif word == "done":
             self.account.done = True
+
+    def _take_console(self, data: bytes) -> None:
+        """Keep a line of the console, but not the registers and the stack that follow a panic's first line."""
+        if not (self._panicked and data.lstrip().startswith(b"[")):
+            _keep(data, self._console)
+        self._panicked = self._panicked or b"Kernel panic" in data
 
     def _heed(self, events: Iterator[tuple[str, Mapping[str, Any]]]) -> None:
         """Take what QEMU tells. Where its files get no more room it stops the machine, and waits."""

@@ -188,6 +188,13 @@ ENDS = {
         'told(TOKEN, b"step 0"); os.kill(os.getpid(), 11)',
         ("script: the virtual machine was ended by SIGSEGV", ()),
     ),
+    "the kernel panics": (
+        """os.write(CONSOLE, b"[ 1.2] it broke\\r\\n[ 1.3] Kernel panic: x\\r\\n[ 1.4] RSP: 0\\r\\n")""",
+        (
+            f"{BEGINNING}: the virtual machine ended: [ 1.3] Kernel panic: x",
+            ("[ 1.2] it broke", "[ 1.3] Kernel panic: x"),
+        ),
+    ),
     "what QEMU warns of is not why it ends": (
         'print("qemu: warning: no such bit", flush=True); os.write(CONSOLE, b"sh: tar: not found\\nPanic\\n\\n")',
         (f"{BEGINNING}: the virtual machine ended: Panic", ("sh: tar: not found", "Panic")),
