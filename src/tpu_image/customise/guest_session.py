@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tpu_image.customise.confinement import IN_MEMORY
 from tpu_image.customise.environment import ENVIRONMENT, RESOLVER, STAND_INS, proxies
 from tpu_image.customise.mounting import MountedVolume
-from tpu_image.customise.session import GIVEN, Session
+from tpu_image.customise.session import GIVEN, CustomisationError, Session
 from tpu_image.customise.stand_ins import ASIDE
 
 OWN = ".session"
@@ -31,6 +31,7 @@ DISK = "/dev/sda"
 """The image's disk: the only one on SCSI, as Compute Engine has it."""
 
 SESSION_DISK = "/dev/vda"
+PAGE = 4096
 
 START = (
     "PATH=/usr/sbin:/usr/bin:/sbin:/bin; modprobe -q virtio_blk; mount -t tmpfs -o mode=0755,size=80% tmpfs /run;"
@@ -56,6 +57,7 @@ def write_session(file: BinaryIO, session: Session, volumes: Sequence[MountedVol
         token: begins each line that the machine tells; nothing else may begin so.
 
     Raises:
+        CustomisationError: a folder holds too deep ones.
         OSError: a folder cannot be read, or there is no room.
     """
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -64,16 +66,20 @@ def write_session(file: BinaryIO, session: Session, volumes: Sequence[MountedVol
         for name, content in session.files.items():
             _add(archive, name, content, 0o700)
         for name, folder in session.folders.items():
-            archive.add(folder.resolve(), name, filter=_as_roots)
+            try:
+                archive.add(folder.resolve(), name, filter=_as_roots)
+            except RecursionError:
+                raise CustomisationError(f"{folder}: its folders are too deep") from None
     file.flush()
 
 
 def size_of(session: Session) -> int:
-    """Bytes that a session's files and folders take in memory."""
+    """Bytes that a session's files and folders take in memory, which holds them in pages."""
     folders = (
         path.lstat().st_size for folder in session.folders.values() for path in folder.resolve().rglob("*")
     )
-    return sum(folders) + sum(map(len, session.files.values()))
+    sizes = (*folders, *map(len, session.files.values()))
+    return sum(size + PAGE for size in sizes)
 
 
 def device_of(volume: MountedVolume) -> str:

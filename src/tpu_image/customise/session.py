@@ -27,7 +27,7 @@ class Session:
 
     Attributes:
         files: content by name, to be found executable below :data:`GIVEN`.
-        folders: folders of this machine by name, to be found read-only below :data:`GIVEN`.
+        folders: folders of this machine by name, to be found below :data:`GIVEN`; nothing is ever written to them.
         environment: variables for all steps, beside those that every session has.
         time_limit: seconds for all steps together.
     """

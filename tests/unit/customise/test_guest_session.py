@@ -6,6 +6,7 @@ import io
 import os
 import socket
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from tpu_image.customise.guest_session import size_of, write_session
 from tpu_image.customise.mounting import MountedVolume
-from tpu_image.customise.session import Session, Step
+from tpu_image.customise.session import CustomisationError, Session, Step
 from tpu_image.customise.stand_ins import StandIn, put, take_away
 
 SHELLS = ("dash", "bash")
@@ -143,7 +144,22 @@ def test_files_and_folders_come_as_roots_and_nothing_but_files(tmp_path: Path) -
         "wheels-0/deep/a.whl": b"wheel",
         "wheels-0/link": b"wheel",
     }
-    assert size_of(session) >= len("#!/bin/sh\n" + "deb\n" + "wheel")
+    assert size_of(session) >= 3 * 4096, "each file takes a page"
+
+
+def test_a_folder_too_deep_to_be_packed_is_named(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_DIRECTORY)
+    for _ in range(sys.getrecursionlimit()):
+        os.mkdir("d", dir_fd=descriptor)
+        deeper = os.open("d", os.O_DIRECTORY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = deeper
+    os.close(descriptor)
+    try:
+        with pytest.raises(CustomisationError, match=f"{tmp_path}: its folders are too deep"):
+            unpacked(Session((), folders={"wheels-0": tmp_path}))
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
 
 
 CONTENT = b"stands in\n"
