@@ -50,7 +50,8 @@ def guest_kernel(tree: Tree) -> GuestKernel:
         raise CustomisationError(
             f"{path} is no kernel for x86-64, with which the image's programs could be run"
         )
-    return GuestKernel(path, kernel, _initramfs(tree, name))
+    initramfs = _initramfs(tree, name)
+    return GuestKernel(path, kernel, tree.read_bytes(initramfs, LIMIT) if initramfs else b"")
 
 
 def _booting(tree: Tree) -> str:
@@ -66,7 +67,8 @@ def _newest(tree: Tree) -> str:
     if not tree.is_directory(FOLDER):
         return ""
     names = [name for name in fnmatch.filter(tree.names(FOLDER), KERNELS) if tree.is_file(f"{FOLDER}/{name}")]
-    return max(names, key=_by_number, default="")
+    # Links without a version, and what a package manager left behind, have none beside them.
+    return max(names, key=lambda name: (bool(_initramfs(tree, name)), _by_number(name)), default="")
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
@@ -74,10 +76,7 @@ def _by_number(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _initramfs(tree: Tree, kernel: str) -> bytes:
+def _initramfs(tree: Tree, kernel: str) -> str:
     version = kernel.partition("-")[2]
-    for pattern in INITRAMFS:
-        path = posixpath.join(FOLDER, pattern.format(version))
-        if tree.is_file(path):
-            return tree.read_bytes(path, LIMIT)
-    return b""
+    paths = (posixpath.join(FOLDER, pattern.format(version)) for pattern in INITRAMFS)
+    return next((path for path in paths if tree.is_file(path)), "")

@@ -34,7 +34,7 @@ AS_IT_IS = ("raw", "qcow2")
 """Containers that QEMU reads itself; others are decoded first."""
 
 
-NO_ROOM = "set TMPDIR to a folder with room for what the guest writes"
+NO_ROOM = "set TMPDIR to a folder with more"
 
 
 class Disk(NamedTuple):

@@ -34,6 +34,11 @@ def tree_of(names: Iterable[str], **others: File) -> MemoryTree:
             "6.9.0",
             ("vmlinuz-6.9.0", "initrd.img-6.9.0"),
         ),
+        (
+            ["vmlinuz.old", "vmlinuz-6.9.0", "vmlinuz-6.9.0.dpkg-new", "initrd.img-6.9.0"],
+            "",
+            ("vmlinuz-6.9.0", "initrd.img-6.9.0"),
+        ),
         (["vmlinuz-6.9.0"], "5.0", ("vmlinuz-6.9.0", "")),
         (["vmlinuz-6.9.0"], "{", ("vmlinuz-6.9.0", "")),
         (
@@ -47,6 +52,7 @@ def tree_of(names: Iterable[str], **others: File) -> MemoryTree:
         "the only one",
         "the newest",
         "what GRUB boots",
+        "what has an initramfs",
         "GRUB's is gone",
         "GRUB's file is torn",
         "Fedora",
