@@ -111,6 +111,7 @@ class _Run:
         self._panicked = False
         self._log: deque[str] = deque(maxlen=1)
         self.account = Account(session, listener, BEGINNING)
+        self._started = 0.0
         self.heard = False
 
     def run(self) -> None:
@@ -124,6 +125,7 @@ class _Run:
             process, log = stack.enter_context(_started(command, self._qemu.environment, files.inherited))
             for pair in pairs:
                 pair.theirs.close()
+            self._started = self.account.seconds
             follow(
                 {
                     console.ours.fileno(): self._take_console,
@@ -210,7 +212,7 @@ class _Run:
             self.account.tail.extend(self._console)
 
     def _is_over(self) -> bool:
-        if not self.heard and self.account.seconds > START_LIMIT[self._accelerator]:
+        if not self.heard and self.account.seconds - self._started > START_LIMIT[self._accelerator]:
             self.account.tail.extend(self._console)
             self.account.error = (
                 f"nothing was heard of it within {START_LIMIT[self._accelerator]:.0f} seconds"

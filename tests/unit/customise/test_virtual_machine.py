@@ -6,15 +6,17 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import build_bases as bases
 from customise_lab import Heard, processes, shell
 from tpu_image.customise import virtual_machine
-from tpu_image.customise.guest_session import START_NEEDS
+from tpu_image.customise.guest_session import START_NEEDS, write_session
 from tpu_image.customise.session import CustomisationError, Session, Step
 from tpu_image.customise.virtual_machine import BEGINNING, VirtualMachineExecutor
 from tpu_image.lab import accelerator, qemu
@@ -218,6 +220,22 @@ def test_a_machine_that_is_never_heard_ends_with_its_consoles_last_lines(
     message, output = refused(disk)
     assert message == f"{BEGINNING}: nothing was heard of it within 0 seconds"
     assert output == ("Gave up waiting for root",)
+
+
+def test_the_time_to_start_begins_when_everything_is_packed(
+    disk: Path, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monotonic = time.monotonic
+    passed = [0.0]
+
+    def pack(*arguments: Any) -> None:
+        passed[0] += virtual_machine.START_LIMIT["tcg"] + 1
+        write_session(*arguments)
+
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + passed[0])
+    monkeypatch.setattr(virtual_machine, "write_session", pack)
+    machine(f'os.write(CONSOLE, b"[ 0.1] Linux\\n"); time.sleep(1); {WORKS}{WAITS}')
+    assert execute(disk).steps == [BEGINNING, "script"]
 
 
 def test_a_session_has_its_time_whatever_the_machine_is_at(disk: Path, machine: Callable[..., None]) -> None:
