@@ -252,6 +252,28 @@ def test_a_stand_in_comes_and_goes_as_in_a_namespace(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("rm() { return 1; }; put it 0644 0; take_away it 0", "it cannot be taken away"),
+        ("put it 0644 0; mv() { return 1; }; take_away it 0", "it cannot be put back"),
+        ("mkdir it.aside; put it 0644 0", "it cannot be put aside"),
+    ],
+)
+def test_a_stand_in_that_cannot_come_or_go_ends_the_session(
+    tmp_path: Path, broken: str, reason: str, shell: str
+) -> None:
+    functions = (resources.files("tpu_image.customise") / "files/guest.sh").read_text()
+    functions = functions.partition("# shellcheck source=")[0]
+    (tmp_path / "stand-in-0").write_bytes(CONTENT)
+    (tmp_path / "it").write_text("the image's own\n")
+    stop = 'stop() { echo "$*"; exit 0; }'
+    here = broken.replace("it", f"{tmp_path}/it")
+    told = run(shell, f"{functions}\n{stop}\nOWN={tmp_path} ASIDE=.aside\n{here}".encode())
+    assert told.decode() == f"{tmp_path}/{reason}\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_where_there_is_no_folder_nothing_stands_in(tmp_path: Path, shell: str) -> None:
     functions = (resources.files("tpu_image.customise") / "files/guest.sh").read_text()
     functions = functions.partition("# shellcheck source=")[0]

@@ -85,18 +85,20 @@ unmount_volume() {
 put() {
     [ -d "${1%/*}" ] || return 0
     : >"$OWN/put-$3"
-    if [ -e "$1" ] || [ -L "$1" ]; then mv "$1" "$1$ASIDE"; fi
+    if [ -e "$1" ] || [ -L "$1" ]; then mv -T "$1" "$1$ASIDE" || stop "$1 cannot be put aside"; fi
     if ! cp "$OWN/stand-in-$3" "$1" || ! chmod "$2" "$1"; then stop "$1 cannot be written"; fi
 }
 
 take_away() {
     [ -e "$OWN/put-$2" ] || return 0
     # What something else put there meanwhile stays.
-    if [ -f "$1" ] && [ ! -L "$1" ] && [ "$(cksum <"$1")" = "$(cksum <"$OWN/stand-in-$2")" ]; then rm "$1"; fi
+    if [ -f "$1" ] && [ ! -L "$1" ] && [ "$(cksum <"$1")" = "$(cksum <"$OWN/stand-in-$2")" ]; then
+        rm "$1" || stop "$1 cannot be taken away"
+    fi
     if [ -e "$1" ] || [ -L "$1" ]; then
         rm -rf "$1$ASIDE"
     elif [ -e "$1$ASIDE" ] || [ -L "$1$ASIDE" ]; then
-        mv "$1$ASIDE" "$1"
+        mv -T "$1$ASIDE" "$1" || stop "$1 cannot be put back"
     fi
 }
 
