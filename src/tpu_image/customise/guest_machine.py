@@ -77,10 +77,11 @@ def arguments(machine: Machine, files: Files) -> list[str]:
 def command_line(root: str) -> str:
     """Give the kernel's: what follows the two dashes are arguments of what runs in place of init.
 
+    The root is read-only until the script has been heard: a machine that never was has changed nothing.
     The host decides nothing by what runs in the guest, so defences between its processes would only cost time.
     """
     return (
-        f"console=ttyS0 quiet root={root} rootwait rw fsck.mode=skip noresume mitigations=off net.ifnames=0 selinux=0"
+        f"console=ttyS0 quiet root={root} rootwait ro fsck.mode=skip noresume mitigations=off net.ifnames=0 selinux=0"
         f' panic=-1 init=/bin/sh -- -c "{START}"'
     )
 

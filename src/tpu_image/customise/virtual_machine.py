@@ -88,7 +88,7 @@ class VirtualMachineExecutor:
         except LabError as error:
             raise CustomisationError(str(error)) from None
         if chosen.name == "kvm" and not run.heard and not run.account.out_of_time():
-            # A test guest ran with KVM, and this kernel did not get as far as to change anything.
+            # A test guest ran with KVM, and until the script is heard nothing is changed.
             self._found = found, Accelerator("tcg", "the image's kernel did not start with KVM")
             self.execute(disk, session, listener)
             return

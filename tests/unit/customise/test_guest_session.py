@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tpu_image.customise.guest_machine import command_line
 from tpu_image.customise.guest_session import size_of, write_session
 from tpu_image.customise.mounting import MountedVolume
 from tpu_image.customise.session import CustomisationError, Session, Step
@@ -160,6 +161,21 @@ def test_a_folder_too_deep_to_be_packed_is_named(tmp_path: Path) -> None:
             unpacked(Session((), folders={"wheels-0": tmp_path}))
     finally:
         subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_machine_is_heard_before_anything_is_written(tmp_path: Path, shell: str) -> None:
+    assert "ro" in command_line("/dev/sda1").split()
+    functions = (resources.files("tpu_image.customise") / "files/guest.sh").read_text()
+    functions = functions.partition("# shellcheck source=")[0]
+    (tmp_path / "guest.sh").write_text("echo $1\n")
+    stubs = "".join(
+        f'{name}() {{ echo "{name}"; }}\n' for name in ("tell", "mount_system", "prepare", "run_steps")
+    )
+    told = run(
+        shell, f"{functions}\n{stubs}stty() {{ :; }}\nOWN={tmp_path}; exec 3</dev/null; begin".encode()
+    )
+    assert told.split() == [b"tell", b"mount_system", b"prepare", b"run_steps", b"finish"]
 
 
 CONTENT = b"stands in\n"

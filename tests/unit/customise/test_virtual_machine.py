@@ -254,6 +254,8 @@ def test_where_kvm_does_not_start_this_kernel_it_is_emulated(
 def test_what_failed_under_kvm_is_not_done_again(disk: Path, machine: Callable[..., None]) -> None:
     machine(f'told(TOKEN, b"step 0"); told(TOKEN, b"status " + (b"1" if KVM else b"2")); {WAITS}', "kvm")
     assert refused(disk) == ("script: ended with status 1", ())
+    machine('told(TOKEN, b"here"); os.write(CONSOLE, b"at work\\n")', "kvm")
+    assert refused(disk) == (f"{BEGINNING}: the virtual machine ended: at work", ())
 
 
 def test_without_qemu_the_message_says_what_to_do(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,7 @@ step() {
 begin() {
     # In raw mode nothing is added to what is written.
     stty raw -echo <&3
+    tell "here" # from now on, what is on the disk is changed
     mount_system
     prepare
     run_steps
