@@ -75,7 +75,10 @@ class VirtualMachineExecutor:
                 ) from None
             except FileNotFoundError as error:
                 raise CustomisationError(f"{error.filename} {error.strerror}") from None
-            self._found = found, accelerator.choose(found)
+            try:
+                self._found = found, accelerator.choose(found)
+            except LabError as error:
+                raise CustomisationError(str(error)) from None
 
     def execute(self, disk: BinaryIO, session: Session, listener: Listener) -> None:
         """Run a session, as :class:`~tpu_image.customise.session.Executor` says."""

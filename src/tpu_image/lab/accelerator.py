@@ -10,12 +10,12 @@ import select
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from tpu_image.lab.qemu import Qemu
+from tpu_image.lab.throwaway import nameless_file
 from tpu_image.parent_death import ends_with_us
 
 MARKER = b"K"
@@ -43,7 +43,11 @@ def boot_sector() -> bytes:
 
 
 def choose(qemu: Qemu, device: str = "/dev/kvm") -> Accelerator:
-    """Take KVM where a guest runs with it, else software emulation."""
+    """Take KVM where a guest runs with it, else software emulation.
+
+    Raises:
+        LabError: there is no room for the guest's disk.
+    """
     if not Path(device).exists():
         return Accelerator("tcg", f"this machine has no {device}")
     if not os.access(device, os.R_OK | os.W_OK):
@@ -56,7 +60,7 @@ def choose(qemu: Qemu, device: str = "/dev/kvm") -> Accelerator:
 def boots(qemu: Qemu, accelerator: str, seconds: float) -> bool:
     """Whether a guest's first instructions run with an accelerator."""
     ours, theirs = socket.socketpair()
-    with tempfile.TemporaryFile() as disk, ours, theirs:
+    with nameless_file() as disk, ours, theirs:
         disk.write(boot_sector().ljust(_DISK_SIZE, b"\0"))
         disk.flush()
         process = subprocess.Popen(

@@ -278,6 +278,17 @@ def changed(disk: Path, folder: Path, change: Callable[[Path], None]) -> Path:
     return bases.disk(folder / "changed.raw", (bases.ROOT, bases.file_system(folder / "root.ext4", root)))
 
 
+def test_without_room_to_look_for_kvm_the_message_says_where(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(_: qemu.Qemu) -> Accelerator:
+        raise LabError("/full: No space left on device", "set TMPDIR to a folder with more")
+
+    monkeypatch.setattr(qemu, "find", lambda: qemu.Qemu((sys.executable,), "11.1.0"))
+    monkeypatch.setattr(accelerator, "choose", choose)
+    assert refused(disk) == ("/full: No space left on device; set TMPDIR to a folder with more", ())
+
+
 @pytest.mark.parametrize("name", ["dev", "tmp"])
 def test_a_root_whose_folders_are_links_is_refused(
     disk: Path, tmp_path: Path, machine: Callable[..., None], name: str

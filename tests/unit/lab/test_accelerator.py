@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
 from tpu_image.lab import accelerator
 from tpu_image.lab.accelerator import MARKER, boot_sector, choose
+from tpu_image.lab.errors import LabError
 from tpu_image.lab.qemu import Qemu
 
 
@@ -46,6 +48,20 @@ def test_a_guest_that_wrote_none_proves_nothing(
     chosen = choose(qemu(tmp_path, program), device)
     assert chosen.name == "tcg"
     assert chosen.reason.endswith("is there, but a test guest did not run with it")
+
+
+def test_without_room_for_its_disk_the_message_says_where(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    found = qemu(tmp_path, "true")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(LabError, match=f"^{tmp_path}: File too large; set TMPDIR"):
+            choose(found, device)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_the_boot_sector_is_one() -> None:
