@@ -235,7 +235,7 @@ class _Execution:
 
     def step(self, name: str) -> None:
         """A step begins."""
-        self._progress.at(f"running {name}")
+        self._progress.at(f"in the image: {name}")
 
     def line(self, text: str) -> None:
         """A step wrote a line."""

@@ -1,6 +1,6 @@
 """The kernel of an image and its initramfs, with which a virtual machine of the image's own starts.
 
-Sources: Linux ``Documentation/arch/x86/boot.rst`` for the header; initramfs-tools(8) and dracut(8) for the names.
+Sources: Linux ``Documentation/arch/x86/boot.rst`` for the header; initramfs-tools(7) for the initramfs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from tpu_image.trees.base import Tree, TreeError
 FOLDER = "/boot"
 INITRAMFS = ("initrd.img-{}", "initramfs-{}.img", "initrd-{}", "initramfs-{}")
 """Names as Debian and Ubuntu, Fedora, and SUSE give them."""
+
+MADE_BY = "/usr/share/initramfs-tools/init"
+"""What Debian's and Ubuntu's start with: it passes its arguments on, which systemd in one of dracut does not."""
 
 SIGNATURE_AT, SIGNATURE = 0x202, b"HdrS"
 
@@ -51,6 +54,11 @@ def guest_kernel(tree: Tree) -> GuestKernel:
             f"{path} is no kernel for x86-64, with which the image's programs could be run"
         )
     initramfs = _initramfs(tree, name)
+    if initramfs and not tree.is_file(MADE_BY):
+        raise CustomisationError(
+            f"{initramfs} was not made by initramfs-tools, which a virtual machine needs; run it as root, with"
+            " --run-in namespace"
+        )
     return GuestKernel(path, kernel, tree.read_bytes(initramfs, LIMIT) if initramfs else b"")
 
 

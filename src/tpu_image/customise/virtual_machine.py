@@ -41,7 +41,7 @@ START_LIMIT = {"kvm": 60.0, "tcg": 600.0}
 
 CPUS_LIMIT = 4
 MIB = 1 << 20
-BEGINNING = "the image's kernel in a virtual machine"
+BEGINNING = "start its kernel in a virtual machine"
 
 FULL = "there is no room for what is written to the disk: name a result in a folder with more"
 BROKEN = (
@@ -93,6 +93,7 @@ class VirtualMachineExecutor:
         if chosen.name == "kvm" and not run.heard and not run.account.out_of_time():
             # A test guest ran with KVM, and until the script is heard nothing is changed.
             self._found = found, Accelerator("tcg", "the image's kernel did not start with KVM")
+            listener.line(f"{self._found[1].reason}: once more, in software emulation")
             self.execute(disk, session, listener)
             return
         run.account.judge()
