@@ -67,7 +67,7 @@ class VirtualMachineExecutor:
         """Find a QEMU, as :class:`~tpu_image.customise.session.Executor` says."""
         if self._found is None:
             try:
-                found = qemu.find()
+                found = qemu.find(tpus=False)
                 ends_with_us()
             except LabError as error:
                 raise CustomisationError(

@@ -20,6 +20,9 @@ from tpu_image.lab.errors import LabError
 NEEDED = (10, 1)
 """The first version with ``vfio-user-pci`` (QEMU's change log of 10.1)."""
 
+NEEDED_WITHOUT_TPUS = (7, 2)
+"""Debian 12's, the oldest in which programs of an image were run."""
+
 PROGRAM = "qemu-system-x86_64"
 SETUP = "run: tpu-image lab setup"
 PROBE_SECONDS = 60
@@ -71,8 +74,8 @@ def private_root() -> Path:
     return cache_folder.folder() / "qemu"
 
 
-def find() -> Qemu:
-    """Find a QEMU that can emulate TPUs: the one on PATH, or else the private one.
+def find(*, tpus: bool = True) -> Qemu:
+    """Find a QEMU that can emulate TPUs, or one that need not: the one on PATH, or else the private one.
 
     Raises:
         LabError: there is none; the message says why each one found does not do.
@@ -81,11 +84,19 @@ def find() -> Qemu:
     problems = []
     for candidate in _candidates():
         try:
-            return probe(candidate)
+            return probe(candidate, tpus=tpus)
         except LabError as error:
             problems.append(error.what)
     found = "; ".join(problems) or f"{PROGRAM} is not installed"
-    raise LabError(found, f"install QEMU {NEEDED[0]}.{NEEDED[1]} or newer, or {SETUP}")
+    raise LabError(found, f"install QEMU {_dotted(_needed(tpus=tpus))} or newer, or {SETUP}")
+
+
+def _needed(*, tpus: bool) -> tuple[int, ...]:
+    return NEEDED if tpus else NEEDED_WITHOUT_TPUS
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _candidates() -> list[Qemu]:
@@ -116,23 +127,21 @@ def in_root(root: Path) -> Qemu:
     return Qemu(tuple(command), "", root, {"QEMU_MODULE_DIR": str(root / _LIBRARIES / "qemu")})
 
 
-def probe(candidate: Qemu) -> Qemu:
-    """Ask a QEMU for its version and for ``vfio-user-pci``.
+def probe(candidate: Qemu, *, tpus: bool = True) -> Qemu:
+    """Ask a QEMU for its version and, where it is to emulate TPUs, for ``vfio-user-pci``.
 
     Raises:
         LabError: it does not start, is too old, or was built without it.
     """
     name = _name(candidate)
-    text = _output(candidate, ["--version"])
-    version = parse_version(text)
+    version = parse_version(_output(candidate, ["--version"]))
     if version is None:
         raise LabError(f"{name} does not tell its version", SETUP)
-    told = ".".join(map(str, version))
-    if version < NEEDED:
-        raise LabError(f"{name} is QEMU {told}, older than {NEEDED[0]}.{NEEDED[1]}", SETUP)
-    if "vfio-user-pci options" not in _output(
-        candidate, ["-machine", "none", "-device", "vfio-user-pci,help"]
-    ):
+    told, needed = _dotted(version), _needed(tpus=tpus)
+    if version < needed:
+        raise LabError(f"{name} is QEMU {told}, older than {_dotted(needed)}", SETUP)
+    options = ["-machine", "none", "-device", "vfio-user-pci,help"]
+    if tpus and "vfio-user-pci options" not in _output(candidate, options):
         raise LabError(f"{name} (QEMU {told}) was built without the device vfio-user-pci", SETUP)
     return Qemu(candidate.command, told, candidate.root, candidate.environment)
 

@@ -77,7 +77,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         program = tmp_path / "machine.py"
         program.write_text(MACHINE + text)
         found = qemu.Qemu((sys.executable, "-I", "-S", str(program)), "11.1.0")
-        monkeypatch.setattr(qemu, "find", lambda: found)
+        monkeypatch.setattr(qemu, "find", lambda tpus: found)
         monkeypatch.setattr(accelerator, "choose", lambda _found: Accelerator(accelerated, "a test"))
 
     return put
@@ -273,7 +273,7 @@ def test_what_failed_under_kvm_is_not_done_again(disk: Path, machine: Callable[.
 
 
 def test_without_qemu_the_message_says_what_to_do(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find() -> qemu.Qemu:
+    def find(**_: bool) -> qemu.Qemu:
         raise LabError("qemu-system-x86_64 is not installed", qemu.SETUP)
 
     monkeypatch.setattr(qemu, "find", find)
@@ -298,7 +298,7 @@ def test_without_room_to_look_for_kvm_the_message_says_where(
     def choose(_: qemu.Qemu) -> Accelerator:
         raise LabError("/full: No space left on device", "set TMPDIR to a folder with more")
 
-    monkeypatch.setattr(qemu, "find", lambda: qemu.Qemu((sys.executable,), "11.1.0"))
+    monkeypatch.setattr(qemu, "find", lambda tpus: qemu.Qemu((sys.executable,), "11.1.0"))
     monkeypatch.setattr(accelerator, "choose", choose)
     assert refused(disk) == ("/full: No space left on device; set TMPDIR to a folder with more", ())
 

@@ -55,6 +55,14 @@ def test_one_that_will_not_do_is_named_with_what_to_do(
     assert refused.value.remedy == "install QEMU 10.1 or newer, or run: tpu-image lab setup"
 
 
+def test_one_that_has_no_tpus_to_emulate_may_be_older(on_path: Path) -> None:
+    program(on_path, "QEMU emulator version 7.2.19 (Debian)", "no such device")
+    assert qemu.find(tpus=False).version == "7.2.19"
+    program(on_path, "QEMU emulator version 6.2.0", "no such device")
+    with pytest.raises(LabError, match=r"6\.2\.0, older than 7\.2; install QEMU 7\.2 or newer, or run"):
+        qemu.find(tpus=False)
+
+
 def test_one_that_is_killed_while_it_is_asked_is_not_said_to_lack_something(on_path: Path) -> None:
     program(on_path, "QEMU emulator version 10.2.1", '"; kill -KILL $$; echo "')
     with pytest.raises(LabError, match="was ended by signal 9 when asked"):
