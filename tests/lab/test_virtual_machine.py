@@ -77,7 +77,7 @@ def executed(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Executed:
     assert before.root.volume.file_system is not None
     uuid = before.root.volume.file_system.uuid
     sources = "/run/tpu-image/sources"
-    apt = ("/usr/bin/apt-get", "-y", "-qq", "-o", "Dpkg::Use-Pty=0")
+    apt = ("/usr/bin/apt-get", "-y", "-qq", "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=3")
     session = Session(
         (
             Step("first", ("/run/tpu-image/first",)),
