@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpu_image.customise.guest_session import START
+from tpu_image.lab.machine import ACCELERATION, BARE, SANDBOX, inherited, inherited_file
 
 DISK_SET, SESSION_SET = 1, 2
 """Numbers under which QEMU knows the disks that it inherits open."""
@@ -53,11 +54,10 @@ class Machine:
 
 def arguments(machine: Machine, files: Files) -> list[str]:
     """Give QEMU's arguments."""
-    accelerator, model = ("kvm", "host") if machine.accelerator == "kvm" else ("tcg,thread=multi", "max")
+    accelerator, model = ACCELERATION[machine.accelerator]
     initramfs = [] if files.initramfs is None else ["-initrd", f"/proc/self/fd/{files.initramfs}"]
     return [
-        *("-nodefaults", "-no-user-config", "-display", "none", "-name", "tpu-image-build"),
-        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"),
+        *(*BARE, "-name", "tpu-image-build", *SANDBOX),
         *("-machine", "q35,graphics=off", "-accel", accelerator, "-cpu", model),
         *("-smp", str(machine.cpus), "-m", str(machine.memory)),
         *("-kernel", f"/proc/self/fd/{files.kernel}", *initramfs, "-append", command_line(machine.root)),
@@ -94,6 +94,6 @@ def _disk(name: str, descriptor: int, number: int, *, read_only: bool) -> list[s
         "discard": "unmap",
         # A crash of this machine ends the build, and with it the disk.
         "cache": {"no-flush": True},
-        "file": {"driver": "file", "filename": f"/dev/fdset/{number}", "locking": "off", "discard": "unmap"},
+        "file": {**inherited_file(number), "discard": "unmap"},
     }
-    return ["-add-fd", f"fd={descriptor},set={number}", "-blockdev", json.dumps(block)]
+    return [*inherited(descriptor, number), "-blockdev", json.dumps(block)]

@@ -70,7 +70,6 @@ def write_session(file: BinaryIO, session: Session, volumes: Sequence[MountedVol
                 archive.add(folder.resolve(), name, filter=_as_roots)
             except RecursionError:
                 raise CustomisationError(f"{folder}: its folders are too deep") from None
-    file.flush()
 
 
 def size_of(session: Session) -> int:

@@ -11,11 +11,9 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from tpu_image.customise.confinement import IN_MEMORY
@@ -31,7 +29,8 @@ from tpu_image.lab import accelerator, qemu
 from tpu_image.lab.accelerator import Accelerator
 from tpu_image.lab.errors import LabError
 from tpu_image.lab.qmp import Monitor, QmpError
-from tpu_image.lab.throwaway import nameless_file
+from tpu_image.lab.session import Pair
+from tpu_image.lab.throwaway import nameless_file, reopened
 from tpu_image.parent_death import ends_with_us
 from tpu_image.report.printable import printable
 from tpu_image.trees.base import Kind
@@ -75,21 +74,17 @@ class VirtualMachineExecutor:
                 ) from None
             except FileNotFoundError as error:
                 raise CustomisationError(f"{error.filename} {error.strerror}") from None
-            try:
+            with _refusals():
                 self._found = found, accelerator.choose(found)
-            except LabError as error:
-                raise CustomisationError(str(error)) from None
 
     def execute(self, disk: BinaryIO, session: Session, listener: Listener) -> None:
         """Run a session, as :class:`~tpu_image.customise.session.Executor` says."""
         self.require()
         assert self._found is not None  # noqa: S101 - just required
         found, chosen = self._found
-        try:
-            run = _Run(disk, session, listener, found, chosen.name)
+        run = _Run(disk, session, listener, found, chosen.name)
+        with _refusals():
             run.run()
-        except LabError as error:
-            raise CustomisationError(str(error)) from None
         if chosen.name == "kvm" and not run.heard and not run.account.out_of_time():
             # A test guest ran with KVM, and until the script is heard nothing is changed.
             self._found = found, Accelerator("tcg", "the image's kernel did not start with KVM")
@@ -97,6 +92,15 @@ class VirtualMachineExecutor:
             self.execute(disk, session, listener)
             return
         run.account.judge()
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Give what the lab refuses as an executor says it."""
+    try:
+        yield
+    except LabError as error:
+        raise CustomisationError(str(error)) from None
 
 
 class _Run:
@@ -122,7 +126,9 @@ class _Run:
         """Start the machine, and follow it until everything is on the disk or nothing can be any more."""
         self._listener.step(BEGINNING)
         with contextlib.ExitStack() as stack:
-            pairs = console, port, monitor = _Pair(stack), _Pair(stack), _Pair(stack)
+            pairs = console, port, monitor = Pair(), Pair(), Pair()
+            for pair in pairs:
+                stack.callback(pair.close)
             machine, files = self._prepare(stack, *(pair.theirs.fileno() for pair in pairs))
             asked = Monitor(monitor.ours)
             command = [*self._qemu.command, *arguments(machine, files)]
@@ -151,9 +157,7 @@ class _Run:
             kernel = guest_kernel(tree)
         given = stack.enter_context(nameless_file())
         write_session(given, self._session, volumes, self._token.decode())
-        # QEMU takes a descriptor for reading alone only where it was opened so.
-        path = Path(f"/proc/self/fd/{given.fileno()}")
-        reading = stack.enter_context(path.open("rb"))
+        reading = stack.enter_context(reopened(given))
         files = Files(
             self._disk.fileno(),
             reading.fileno(),
@@ -222,13 +226,6 @@ class _Run:
                 f"nothing was heard of it within {START_LIMIT[self._accelerator]:.0f} seconds"
             )
         return self.account.over
-
-
-class _Pair:
-    """A connected pair of sockets: ours, and QEMU's, whose descriptor is inherited."""
-
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        self.ours, self.theirs = map(stack.enter_context, socket.socketpair())
 
 
 def _require_programs(tree: ImageTree) -> None:

@@ -20,6 +20,13 @@ BASE_SET, OVERLAY_SET, CODE_SET, VARIABLES_SET = 1, 2, 3, 4
 LATE_PORT = "late"
 """The PCIe port that a device can be plugged into while the guest runs."""
 
+BARE = ("-nodefaults", "-no-user-config", "-display", "none")
+SANDBOX = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny")
+"""A guest that breaks out into QEMU starts no program from there, and gains no right."""
+
+ACCELERATION = {"kvm": ("kvm", "host"), "tcg": ("tcg,thread=multi", "max")}
+"""Values of ``-accel`` and ``-cpu`` by accelerator."""
+
 SERIAL_NUMBER = "GoogleCloud-0123456789ABCDEF0123456789ABCDEF"
 NETWORK = "net=10.128.0.0/24,host=10.128.0.1,dhcpstart=10.128.0.15,dns=10.128.0.3"
 MAC = "42:01:0a:80:00:0f"
@@ -75,8 +82,7 @@ class Machine:
 def arguments(machine: Machine, files: Files, channels: Channels) -> list[str]:
     """Give QEMU's arguments."""
     return [
-        *("-nodefaults", "-no-user-config", "-display", "none", "-name", "tpu-image-lab"),
-        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"),
+        *(*BARE, "-name", "tpu-image-lab", *SANDBOX),
         *_processor(machine),
         *_identity(),
         *_firmware(files),
@@ -91,10 +97,9 @@ def arguments(machine: Machine, files: Files, channels: Channels) -> list[str]:
 
 
 def _processor(machine: Machine) -> list[str]:
-    chipset, accelerator, model = "q35,graphics=off", "tcg,thread=multi", "max"
-    if machine.accelerator == "kvm":
-        # Interrupt remapping needs the I/O APIC in QEMU.
-        chipset, accelerator, model = f"{chipset},kernel-irqchip=split", "kvm", "host"
+    # Under KVM interrupt remapping needs the I/O APIC in QEMU.
+    chipset = "q35,graphics=off" + (",kernel-irqchip=split" if machine.accelerator == "kvm" else "")
+    accelerator, model = ACCELERATION[machine.accelerator]
     iommu = ["-device", "intel-iommu,intremap=on,caching-mode=on"] if machine.iommu else []
     return [
         *("-machine", chipset, "-accel", accelerator, "-cpu", model),
@@ -127,13 +132,19 @@ def _flash(name: str, descriptor: int, number: int, *, read_only: bool) -> list[
         "driver": "raw",
         "node-name": name,
         "read-only": read_only,
-        "file": {"driver": "file", "filename": f"/dev/fdset/{number}", "locking": "off"},
+        "file": inherited_file(number),
     }
-    return [*_inherited(descriptor, number), "-blockdev", json.dumps(block)]
+    return [*inherited(descriptor, number), "-blockdev", json.dumps(block)]
 
 
-def _inherited(descriptor: int, number: int) -> list[str]:
+def inherited(descriptor: int, number: int) -> list[str]:
+    """Have QEMU know a file that it inherits open by a number."""
     return ["-add-fd", f"fd={descriptor},set={number}"]
+
+
+def inherited_file(number: int) -> dict[str, object]:
+    """Describe that file as the lowest layer of a disk, which has no other user."""
+    return {"driver": "file", "filename": f"/dev/fdset/{number}", "locking": "off"}
 
 
 def _disk(files: Files) -> list[str]:
@@ -142,7 +153,7 @@ def _disk(files: Files) -> list[str]:
         "driver": files.base_format,
         "node-name": "base",
         "read-only": True,
-        "file": {"driver": "file", "filename": f"/dev/fdset/{BASE_SET}", "locking": "off"},
+        "file": inherited_file(BASE_SET),
     }
     if files.base_format == "qcow2":
         base["backing"] = None
@@ -152,17 +163,12 @@ def _disk(files: Files) -> list[str]:
         "backing": "base",
         "discard": "unmap",
         "cache": {"no-flush": True},
-        "file": {
-            "driver": "file",
-            "filename": f"/dev/fdset/{OVERLAY_SET}",
-            "locking": "off",
-            "discard": "unmap",
-        },
+        "file": {**inherited_file(OVERLAY_SET), "discard": "unmap"},
     }
     return [
-        *_inherited(files.base, BASE_SET),
+        *inherited(files.base, BASE_SET),
         *("-blockdev", json.dumps(base)),
-        *_inherited(files.overlay, OVERLAY_SET),
+        *inherited(files.overlay, OVERLAY_SET),
         *("-blockdev", json.dumps(overlay)),
         *("-device", "virtio-scsi-pci,id=scsi,addr=3"),
         *(

@@ -62,6 +62,12 @@ def nameless_file() -> Iterator[BinaryIO]:
         raise
 
 
+def reopened(file: BinaryIO) -> BinaryIO:
+    """Open a written file for reading: QEMU takes a descriptor for reading alone only where it was opened so."""
+    file.flush()
+    return Path(f"/proc/self/fd/{file.fileno()}").open("rb")
+
+
 def require_bootable(artefact: Path) -> None:
     """Refuse what cannot boot here, as far as that shows without unpacking anything.
 
@@ -125,6 +131,4 @@ def _base(
             return base, source.container
     decoded = stack.enter_context(nameless_file())
     write_raw(EditedDisk(source), decoded, progress=progress, stage="decoding")
-    decoded.flush()
-    # QEMU takes a descriptor for reading alone only where it was opened so.
-    return stack.enter_context(Path(f"/proc/self/fd/{decoded.fileno()}").open("rb")), "raw"
+    return stack.enter_context(reopened(decoded)), "raw"

@@ -166,19 +166,20 @@ def test_a_folder_too_deep_to_be_packed_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_machine_is_heard_before_anything_is_written(tmp_path: Path, shell: str) -> None:
     assert "ro" in command_line("/dev/sda1").split()
-    functions = (resources.files("tpu_image.customise") / "files/guest.sh").read_text()
-    functions = functions.partition("# shellcheck source=")[0]
     (tmp_path / "guest.sh").write_text("echo $1\n")
     stubs = "".join(
         f'{name}() {{ echo "{name}"; }}\n' for name in ("tell", "mount_system", "prepare", "run_steps")
     )
     told = run(
-        shell, f"{functions}\n{stubs}stty() {{ :; }}\nOWN={tmp_path}; exec 3</dev/null; begin".encode()
+        shell, f"{FUNCTIONS}\n{stubs}stty() {{ :; }}\nOWN={tmp_path}; exec 3</dev/null; begin".encode()
     )
     assert told.split() == [b"tell", b"mount_system", b"prepare", b"run_steps", b"finish"]
 
 
 CONTENT = b"stands in\n"
+GUEST = (resources.files("tpu_image.customise") / "files/guest.sh").read_text()
+FUNCTIONS = GUEST.partition("# shellcheck source=")[0]
+"""The guest's script up to where it begins to do something."""
 
 
 def _link(path: Path) -> None:
@@ -244,11 +245,9 @@ def state(folder: Path) -> dict[str, tuple[int, bytes | str]]:
 def test_a_stand_in_comes_and_goes_as_in_a_namespace(
     tmp_path: Path, original: str, meanwhile: str, shell: str
 ) -> None:
-    functions = (resources.files("tpu_image.customise") / "files/guest.sh").read_text()
-    functions = functions.partition("# shellcheck source=")[0]
     (tmp_path / "own").mkdir()
     (tmp_path / "own/stand-in-0").write_bytes(CONTENT)
-    start = f"{functions}\nOWN={tmp_path}/own ASIDE=.tpu-image-aside\n"
+    start = f"{FUNCTIONS}\nOWN={tmp_path}/own ASIDE=.tpu-image-aside\n"
     for name in ("python", "shell"):
         (tmp_path / name).mkdir()
         path = tmp_path / name / "it"
@@ -279,20 +278,16 @@ def test_a_stand_in_comes_and_goes_as_in_a_namespace(
 def test_a_stand_in_that_cannot_come_or_go_ends_the_session(
     tmp_path: Path, broken: str, reason: str, shell: str
 ) -> None:
-    functions = (resources.files("tpu_image.customise") / "files/guest.sh").read_text()
-    functions = functions.partition("# shellcheck source=")[0]
     (tmp_path / "stand-in-0").write_bytes(CONTENT)
     (tmp_path / "it").write_text("the image's own\n")
     stop = 'stop() { echo "$*"; exit 0; }'
     here = broken.replace("it", f"{tmp_path}/it")
-    told = run(shell, f"{functions}\n{stop}\nOWN={tmp_path} ASIDE=.aside\n{here}".encode())
+    told = run(shell, f"{FUNCTIONS}\n{stop}\nOWN={tmp_path} ASIDE=.aside\n{here}".encode())
     assert told.decode() == f"{tmp_path}/{reason}\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_where_there_is_no_folder_nothing_stands_in(tmp_path: Path, shell: str) -> None:
-    functions = (resources.files("tpu_image.customise") / "files/guest.sh").read_text()
-    functions = functions.partition("# shellcheck source=")[0]
     path = tmp_path / "absent/it"
-    run(shell, f"{functions}\nOWN={tmp_path} ASIDE=.aside\nput {path} 0644 0; take_away {path} 0".encode())
+    run(shell, f"{FUNCTIONS}\nOWN={tmp_path} ASIDE=.aside\nput {path} 0644 0; take_away {path} 0".encode())
     assert not list(tmp_path.iterdir())
